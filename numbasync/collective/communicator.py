@@ -7,6 +7,7 @@ are started, on a thread of its own. Every process must start the same ones in t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.exchange import SLOT_BYTES, Bytes, Exchange, GroupKey
 from numbasync.collective.reductions import reduced
 from numbasync.device.device import Device, chosen_device
@@ -23,6 +25,26 @@ from numbasync.ops.pickling import unpicklable
 from numbasync.ops.prerequisites import attempt, on_worker
 from numbasync.tensors.copies import HostArray
 
+ID_BYTES = 128  # of a library's identity of a group
+
+
+class WorkOnDevice:
+    """A collective on the device, by a library.
+
+    Attributes:
+        done: an event behind it.
+        error: why it was ended; None: it was not.
+    """
+
+    def __init__(self, rank: Rank, done: Any) -> None:
+        self.rank = rank
+        self.done = done
+        self.error: Exception | None = None
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
 
 class Channel:
     """An exchange, and the thread that uses it."""
@@ -30,6 +52,23 @@ class Channel:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"numbasync-rank-{exchange.rank}")
+
+    def watch(self, work: WorkOnDevice) -> None:
+        """End work on the device that other ranks do not take part in; without waiting for it."""
+
+        def until_done() -> None:
+            deadline, pause = time.monotonic() + self._exchange.timeout, 1e-4
+            while not work.done.query():
+                error = self._exchange.lost(pause)
+                if error is None and time.monotonic() > deadline:
+                    error = self._exchange.late()
+                if error is not None:
+                    work.error = error
+                    work.rank.abort()
+                    return
+                pause = min(2 * pause, 0.01)
+
+        self._thread.submit(until_done)
 
     def later(self, call: Callable[[], Any]) -> Call:
         """`call` as a prerequisite, to run on the thread after earlier ones."""
@@ -132,7 +171,23 @@ class Communicator:
         exchange = Exchange(key, rank, timeout)
         exchange.connect()
         self._group = Channel(exchange)
+        self.by_library = self._library_rank(exchange)
         self._pairs = dict[tuple[int, int], Channel]()
+
+    def _library_rank(self, exchange: Exchange) -> tuple[Library, Rank] | None:
+        """The rank of the devices' own library of collectives, if every device has one."""
+        library: Library | None = self.device.backend.collectives
+        own = np.zeros(1 + ID_BYTES, np.uint8)
+        if library is not None:
+            own[0] = 1
+            if self.rank == 0:
+                identity = np.frombuffer(library.new_id(), np.uint8)
+                own[1 : 1 + identity.size] = identity
+        slots = exchange.round("connect", own)
+        if library is None or not all(slot[0] for slot in slots):
+            return None
+        identity = slots[0][1 : 1 + ID_BYTES].tobytes()
+        return library, library.rank(identity, self.rank, self.size, self.device.backend)
 
     def close(self) -> None:
         """Leave the group. Collectives that other processes still wait in fail there."""

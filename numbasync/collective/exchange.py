@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import mmap
 import os
+import select
 import shutil
 import socket
 import struct
@@ -186,6 +187,24 @@ class Exchange:
             raise
         self._rounds += 1
         return slots
+
+    def lost(self, seconds: float) -> CollectiveError | None:
+        """Wait so long; why another rank cannot go on, if this rank notices."""
+        peers = {peer: rank for rank, peer in self._peers.items()}
+        readable, _, _ = select.select(list(peers), [], [], seconds)
+        for peer in readable:
+            with contextlib.suppress(OSError):
+                if peer.recv(1, socket.MSG_PEEK):
+                    continue
+            return self._error(LOST, peers[peer], "on the device")
+        return None
+
+    def late(self) -> CollectiveError:
+        """The error of a rank that has waited for too long on the device."""
+        return CollectiveTimeoutError(
+            f"rank {self.rank}, on the device: another rank has not called the same in "
+            f"{self.timeout} s, or this device had other work for as long."
+        )
 
     def _gather(self, digest: bytes, what: str) -> None:
         # Before the other ranks give up, so that they are told which rank is late.

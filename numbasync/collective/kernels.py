@@ -12,7 +12,7 @@ from numbasync.launch.parameters import KernelInput, KernelOutput
 
 @launcher
 @cuda.jit
-def add_to(z: KernelOutput, x: KernelInput):
+def add_to(z: KernelOutput, x: KernelInput) -> None:
     i = cuda.grid(1)
     if i < z.size:
         z[i] += x[i]
@@ -20,7 +20,7 @@ def add_to(z: KernelOutput, x: KernelInput):
 
 @launcher
 @cuda.jit
-def multiply_to(z: KernelOutput, x: KernelInput):
+def multiply_to(z: KernelOutput, x: KernelInput) -> None:
     i = cuda.grid(1)
     if i < z.size:
         z[i] *= x[i]
@@ -28,7 +28,7 @@ def multiply_to(z: KernelOutput, x: KernelInput):
 
 @launcher
 @cuda.jit
-def minimum_to(z: KernelOutput, x: KernelInput):
+def minimum_to(z: KernelOutput, x: KernelInput) -> None:
     i = cuda.grid(1)
     if i < z.size and (x[i] < z[i] or x[i] != x[i]):  # NaN, as of `np.minimum`
         z[i] = x[i]
@@ -36,7 +36,7 @@ def minimum_to(z: KernelOutput, x: KernelInput):
 
 @launcher
 @cuda.jit
-def maximum_to(z: KernelOutput, x: KernelInput):
+def maximum_to(z: KernelOutput, x: KernelInput) -> None:
     i = cuda.grid(1)
     if i < z.size and (x[i] > z[i] or x[i] != x[i]):
         z[i] = x[i]
@@ -44,7 +44,7 @@ def maximum_to(z: KernelOutput, x: KernelInput):
 
 @launcher
 @cuda.jit
-def divide_by(z: KernelOutput, count: int):
+def divide_by(z: KernelOutput, count: int) -> None:
     i = cuda.grid(1)
     if i < z.size:
         z[i] /= count

@@ -50,7 +50,7 @@ async def in_a_row(comm: Communicator) -> list[list[float]]:
 async def both_ways(comm: Communicator) -> float:
     """Each rank sends to the next, and receives from the one before, at the same time."""
     size, rank = comm.size, comm.rank
-    t = await na.from_host(np.float32([rank]))
+    t = await na.from_host(np.full(1, rank, np.float32))
     _, received = await asyncio.gather(
         group_ops.send(t, (rank + 1) % size, comm), group_ops.recv(1, (rank - 1) % size, comm)
     )

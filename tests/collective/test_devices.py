@@ -49,7 +49,7 @@ def test_all_reduce(devices: list[na.Device], size: int, op: str, dtype: str) ->
 
 
 def test_nan_is_the_least_and_the_greatest(devices: list[na.Device]) -> None:
-    rows = np.float32([[1, np.nan], [np.nan, 1]])
+    rows = np.array([[1, np.nan], [np.nan, 1]], np.float32)
     parts = [na.to_device(row, device).sync() for row, device in zip(rows, devices, strict=True)]
     for op in ("min", "max"):
         for array in elements(all_reduce(parts, op).sync(), devices):
