@@ -36,7 +36,8 @@ class WorkOnDevice:
         error: why it was ended; None: it was not.
     """
 
-    def __init__(self, rank: Rank, done: Any) -> None:
+    def __init__(self, comm: Communicator, rank: Rank, done: Any) -> None:
+        self.comm = comm
         self.rank = rank
         self.done = done
         self.error: Exception | None = None
@@ -63,7 +64,7 @@ class Channel:
                 if error is None and time.monotonic() > deadline:
                     error = self._exchange.late()
                 if error is not None:
-                    work.error = error
+                    work.error = work.comm.failure = error
                     work.rank.abort()
                     return
                 pause = min(2 * pause, 0.01)
@@ -167,6 +168,7 @@ class Communicator:
         self.size = key.size
         self.timeout = timeout
         self._key = key
+        self.failure: Exception | None = None  # why collectives on the device were ended
         self._is_closed = False
         exchange = Exchange(key, rank, timeout)
         exchange.connect()

@@ -94,6 +94,8 @@ class GroupOp(DeviceOp[Any]):
         return tensor
 
     def _on_device(self, ctx: Context, rank: Rank) -> Steps[Tensor | None]:
+        if self._comm.failure is not None:
+            raise self._comm.failure
         tensor, shape = self._tensor, self._by_library.shape
         if tensor is not None and not tensor.is_contiguous:
             packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
@@ -110,7 +112,7 @@ class GroupOp(DeviceOp[Any]):
             self._by_library.call(rank, stream, send.handle, recv.handle)
         done = ctx.device.backend.new_event(timing=False)
         stream.record(done)
-        work = WorkOnDevice(rank, done)
+        work = WorkOnDevice(self._comm, rank, done)
         ctx.submission.on_complete(work.check)
         self._channel.watch(work)
         return result

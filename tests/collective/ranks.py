@@ -59,7 +59,7 @@ async def both_ways(comm: Communicator) -> float:
 
 async def one_dies(comm: Communicator) -> list[str]:
     t = await na.ones(4)
-    if comm.rank == 2:
+    if comm.rank == comm.size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     errors = []
     for _ in range(2):
@@ -92,14 +92,15 @@ async def one_differs(comm: Communicator) -> str:
 
 def main(tasks: Any, results: Any, together: Any) -> None:
     """Run the functions of this module that are asked for, each in a group of its own."""
-    while (task := tasks.get()) is not None:
-        name, key, rank, timeout = task
 
-        async def run(name: str, key: Any, rank: int, timeout: float) -> None:
-            comm = await na.collective.connect(key, rank, na.devices("cpu")[0], timeout)
+    async def run(name: str, key: Any, rank: int, timeout: float, kind: str) -> None:
+        devices = na.devices(kind)
+        with na.use_device(devices[rank if kind == "cuda" else 0]) as device:
+            comm = await na.collective.connect(key, rank, device, timeout)
             results.put((rank, await globals()[name](comm)))
             with contextlib.suppress(threading.BrokenBarrierError):
                 together.wait(60)  # until every rank has its result
             comm.close()
 
-        na.run(run(name, key, rank, timeout))
+    while (task := tasks.get()) is not None:
+        na.run(run(*task))

@@ -43,7 +43,7 @@ class Processes:
         """What the ranks of a new group return; `lost` of them return nothing."""
         key = new_key(SIZE)
         for rank, tasks in enumerate(self._tasks):
-            tasks.put((name, key, rank, timeout))
+            tasks.put((name, key, rank, timeout, "cpu"))
         values = dict(self._results.get(timeout=60) for _ in range(SIZE - lost))
         if lost:
             self._together.abort()
