@@ -85,6 +85,8 @@ from numbasync.tensors.create import rand as rand
 from numbasync.tensors.create import randn as randn
 from numbasync.tensors.create import zeros as zeros
 from numbasync.tensors.create import zeros_like as zeros_like
+from numbasync.tensors.device_group import DeviceGroup as DeviceGroup
+from numbasync.tensors.device_group import GroupStatistics as GroupStatistics
 from numbasync.tensors.devices import gather_parts as gather_parts
 from numbasync.tensors.devices import replicate as replicate
 from numbasync.tensors.devices import scatter as scatter

@@ -28,6 +28,7 @@ NAMES = {
             take_output to_dot topology update""",
         "Device": """can_access compute_capability in_flight kind label limits memory_stats name
             new_event new_pool new_stream ordinal policy pool ring streams synchronize""",
+        "DeviceGroup": "devices map statistics",
         "DeviceFuture": "cancel cancelled done sync",
         "DeviceOp": _OP,
         "Event": "device elapsed_ms of query record synchronize wait was_recorded",

@@ -34,6 +34,19 @@ cdef extern from *:
     #define NA_THREAD __thread
     #endif
     static NA_THREAD long na_ordinal = -1;  /* of the device whose context is current */
+    static NA_THREAD void *na_context = NULL;  /* that context, where the driver says which */
+    static int (*na_get_current)(void **) = NULL;  /* the driver's `cuCtxGetCurrent` */
+    static void na_note_current(void) {
+        if (na_get_current != NULL && na_get_current(&na_context) != 0) na_context = NULL;
+    }
+    /* Whether this thread has to enter a device: it has not, or another library has switched to
+       another device since. The driver looks at a thread's variable, which takes nanoseconds. */
+    static int na_is_elsewhere(long ordinal) {
+        void *current = NULL;
+        if (na_ordinal != ordinal) return 1;
+        if (na_get_current == NULL) return 0;
+        return na_get_current(&current) != 0 || current != na_context;
+    }
     static NA_THREAD int na_busy = 0;       /* this thread is enqueuing an operation */
 
     /* The offset of a slot that holds an object, or -1. */
@@ -90,6 +103,9 @@ cdef extern from *:
     #define na_version(cls) ((cls)->tp_version_tag)
     """
     long na_ordinal
+    int (*na_get_current)(void**) noexcept nogil
+    void na_note_current() noexcept nogil
+    bint na_is_elsewhere(long) noexcept nogil
     int na_busy
     Py_ssize_t na_offset(object) noexcept
     PyObject* na_get(PyObject*, Py_ssize_t) noexcept

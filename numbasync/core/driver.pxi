@@ -8,6 +8,7 @@ ctypedef int (*of_stream_t)(void*) noexcept nogil
 ctypedef int (*fill_t)(uint64_t, unsigned, size_t, void*) noexcept nogil
 ctypedef int (*copy_t)(void*, void*, size_t, void*) noexcept nogil
 ctypedef int (*replay_t)(void*, void*) noexcept nogil
+ctypedef int (*current_t)(void**) noexcept nogil
 cdef launch_t launch_kernel = NULL
 ctypedef int (*write_t)(void*, void*, unsigned, unsigned) noexcept nogil
 cdef of_stream_t query_stream = NULL, synchronize_stream = NULL
@@ -35,7 +36,7 @@ def use_driver(dict addresses, failing, counting):
         counting: the `counters`.
     """
     global launch_kernel, query_stream, synchronize_stream, write_value, fail, counters
-    global fill_8, fill_16, fill_32, copy_to_device, copy_to_host, launch_graph
+    global fill_8, fill_16, fill_32, copy_to_device, copy_to_host, launch_graph, na_get_current
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
     query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
     synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
@@ -46,6 +47,7 @@ def use_driver(dict addresses, failing, counting):
     copy_to_device = <copy_t><uintptr_t>addresses["cuMemcpyHtoDAsync_v2"]
     copy_to_host = <copy_t><uintptr_t>addresses["cuMemcpyDtoHAsync_v2"]
     launch_graph = <replay_t><uintptr_t>addresses["cuGraphLaunch"]
+    na_get_current = <current_t><uintptr_t>addresses["cuCtxGetCurrent"]
     fail, counters = failing, counting
 
 
@@ -54,6 +56,7 @@ def enter(device):
     global na_ordinal
     python["enter"](device)
     na_ordinal = device.ordinal
+    na_note_current()
 
 
 def forget_current():
@@ -91,7 +94,7 @@ cdef class DriverStream:
         """`CudaStream.write`, but for its note of the number."""
         cdef int result
         cdef unsigned low = <uint64_t>number & 0xFFFFFFFF
-        if na_ordinal != self.ordinal:
+        if na_is_elsewhere(self.ordinal):
             enter(self.device)
         with nogil:
             result = write_value(self.number, self.device_word, low, 0)
@@ -113,7 +116,7 @@ cdef class DriverStream:
 
     cdef int synchronize(self) except -1:
         cdef int result
-        if na_ordinal != self.ordinal:
+        if na_is_elsewhere(self.ordinal):
             enter(self.device)
         with nogil:
             result = synchronize_stream(self.number)
@@ -124,7 +127,7 @@ cdef class DriverStream:
     cdef int launch(self, launch_s** launches, char** arguments, int count) except -1:
         """Make launches, in order, until one fails; how many were made, and its `result`."""
         cdef int i = 0, result = 0
-        if na_ordinal != self.ordinal:
+        if na_is_elsewhere(self.ordinal):
             enter(self.device)
         with nogil:
             while i < count and result == 0:

@@ -53,7 +53,7 @@ def GraphLaunch_try_enqueue(self, submission, pool):
 
 cdef int replay(DriverStream calls, void* graph) except -1:
     cdef int result
-    if na_ordinal != calls.ordinal:
+    if na_is_elsewhere(calls.ordinal):
         enter(calls.device)
     with nogil:
         result = launch_graph(graph, calls.number)

@@ -19,7 +19,7 @@ def CudaStream_launch(self, work, args, queue):
     cdef LaunchRecord record = None if calls is None else calls.record_of(self, work)
     if record is None:
         return python["CudaStream.launch"](self, work, args, queue)
-    if na_ordinal != calls.ordinal:
+    if na_is_elsewhere(calls.ordinal):
         enter(calls.device)
     try:
         result = record.run(args)
@@ -67,7 +67,7 @@ cdef bint is_filled(DriverStream calls, object storage, object value, int64_t nb
         return False
     cdef int unit = pattern_unit
     cdef unsigned number = pattern_number
-    if na_ordinal != calls.ordinal:
+    if na_is_elsewhere(calls.ordinal):
         enter(calls.device)
     fill = fill_8 if unit == 1 else fill_16 if unit == 2 else fill_32
     address = get(get(storage, at_memory), at_address)
@@ -144,7 +144,7 @@ cdef int copy_block(
     cdef void* memory = <void*><uintptr_t>get(get(storage, at_memory), at_address)
     cdef void* host = place_of(block)
     cdef int result
-    if na_ordinal != calls.ordinal:
+    if na_is_elsewhere(calls.ordinal):
         enter(calls.device)
     with nogil:
         if to_device:

@@ -79,8 +79,8 @@ class SingleStream:
 
 
 class LeastPending:
-    """Of `n` streams of a device, or of each of several devices, the one with the fewest submissions
-    in flight; of equals, one of another device than the streams that are busy.
+    """Of `n` streams of a device, or of each of several devices, the one with the fewest
+    submissions in flight; of equals, one of the device with the fewest.
 
     Better than round robin when some operations run much longer than others. Over several devices,
     it suits operations that make their own data, or take it from the host: a launch on tensors has
@@ -104,7 +104,8 @@ class LeastPending:
         pending = [stream.pending for stream in self.streams]
         totals = [sum(pending[i :: self._devices]) for i in range(self._devices)]
         ranks = [(count, totals[i % self._devices]) for i, count in enumerate(pending)]
-        return self.streams[ranks.index(min(ranks))]
+        least: Stream = self.streams[ranks.index(min(ranks))]
+        return least
 
     def __repr__(self) -> str:
         of = f" of {self._devices} devices" if self._devices > 1 else ""

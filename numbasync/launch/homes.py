@@ -95,8 +95,8 @@ def elsewhere(
         copies = "; ".join(f"{n} = await na.to_device({n}, {where})" for n in names)
         run = "" if home is device else f" and run it on a stream of {home.label}"
         advice = (
-            f"Copy what it reads{run}: {copies}\nA kernel of @na.launcher(move_inputs=True) does so "
-            "by itself."
+            f"Copy what it reads{run}: {copies}\n"
+            "A kernel of @na.launcher(move_inputs=True) does so by itself."
         )
     return DeviceMismatchError(
         f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes to "

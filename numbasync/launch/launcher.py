@@ -321,7 +321,7 @@ _unpickled: deque[Launcher] = deque(maxlen=32)
 def _launcher_of(result: ResultType) -> Launcher:
     unpickled = _launchers.get(result)
     if unpickled is None:
-        recipe: Any = result._made_of
+        recipe: tuple[Any, Any, Any, Any, Any, Any, Any, Any] = result._made_of
         unpickled = Launcher(*recipe, result)
         _unpickled.append(unpickled)
     return unpickled

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 from numbasync.device.callsite import call_site
 from numbasync.native import compiled
 from numbasync.ops.context import Context
+from numbasync.ops.elsewhere import join, where_it_belongs
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import (
     as_child,
@@ -71,7 +72,9 @@ def enqueue_leading(ctx: Context, ops: tuple[DeviceOp[Any], ...], values: list[A
 
 
 class Zip(DeviceOp[tuple[Any, ...]]):
-    """All operations in order, on one stream. After a failure the later operations do not run."""
+    """All operations in order, on one stream; those with a stream of another device there. After a
+    failure the later operations do not run.
+    """
 
     def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
         self._unused = False
@@ -89,10 +92,14 @@ class Zip(DeviceOp[tuple[Any, ...]]):
 
     def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
         values: list[Any] = []
+        parts: list[Context] = []
         while len(values) < len(self._ops):
             enqueue_leading(ctx, self._ops, values)
             if len(values) < len(self._ops):
-                values.append((yield from self._ops[len(values)].steps(ctx)))
+                op = self._ops[len(values)]
+                values.append((yield from where_it_belongs(ctx, op, parts)))
+        for part in parts:
+            join(ctx, part)
         return tuple(values)
 
     def operands(self) -> frozenset[int] | None:
@@ -189,7 +196,9 @@ def zip(*ops: DeviceOp[Any]) -> DeviceOp[tuple[Any, ...]]: ...
 def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
     """Run all operations in order on one stream; the value is the tuple of their values.
 
-    To overlap operations on several streams, use `gather`.
+    An operation that belongs to another device, such as the launch of a graph or a copy to a
+    device, runs on a stream of that device, at the same time; the zip is done when all are. To
+    overlap operations on several streams of one device, use `gather`.
     """
     with suppress_unused_warnings(ops):
         return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))

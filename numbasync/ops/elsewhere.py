@@ -11,6 +11,7 @@ from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, NotAGraphNodeError
 from numbasync.ops.backpressure import Admission
 from numbasync.ops.context import Context
+from numbasync.ops.protocols import Operation
 from numbasync.ops.shared_run import Steps
 
 T = TypeVar("T")
@@ -56,6 +57,20 @@ def on_stream(
         raise
     part.close()
     return part, value
+
+
+def where_it_belongs(ctx: Context, op: Operation[T], parts: list[Context]) -> Steps[T]:
+    """The steps of `op`: on a stream of its own, if that is of another device, else in `ctx`.
+
+    Args:
+        parts: gets the context of such a part, which the caller joins.
+    """
+    stream = op.default_stream
+    if stream is None or stream.device is ctx.device or op.stream is not None:
+        return (yield from op.steps(ctx))
+    part, value = yield from on_stream(ctx, stream, op.label, op.steps)
+    parts.append(part)
+    return value
 
 
 def join(ctx: Context, part: Context) -> None:

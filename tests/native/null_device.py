@@ -477,8 +477,8 @@ def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> No
 
 def _connect() -> None:
     driver = library()
-    names = {n: n for n in ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize",
-                            "cuStreamWriteValue32_v2", "cuGraphLaunch")}  # fmt: skip
+    own = "cuLaunchKernel cuStreamQuery cuStreamSynchronize cuGraphLaunch cuCtxGetCurrent"
+    names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2")}
     names |= dict.fromkeys(FILLS, FILLS[0]) | dict.fromkeys(COPIES, COPIES[0])
     addresses = {
         name: ctypes.cast(getattr(driver, own), ctypes.c_void_p).value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -307,6 +308,28 @@ def test_the_device_is_entered_once_a_thread(null: na.Device) -> None:
     native.core.forget_current()
     add_one(z).sync_on(stream)
     assert null.backend.entered == entered + 1  # type: ignore[attr-defined]
+
+
+def test_a_device_is_entered_again_after_another_library_has_switched(null: na.Device) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    graph = add_one(na.zeros(8).sync()).graph_on(stream)
+    backend = cast(NullDevice, null.backend)
+    source = np.ones(8, np.float32)
+    calls = (
+        lambda: add_one(z).async_on(stream), stream.synchronize,
+        lambda: na.zeros(8).async_on(stream), lambda: na.from_host(source).async_on(stream),
+        lambda: z.to_host().async_on(stream), lambda: graph.launch().async_on(stream),
+    )  # fmt: skip
+    for i, call in enumerate(calls, 1):
+        call()
+        entered = backend.entered
+        call()
+        assert backend.entered == entered, i
+        library().null_switch(ctypes.c_uint64(i))
+        call()
+        assert backend.entered == entered + 1, i
+    library().null_switch(ctypes.c_uint64(0))
 
 
 def test_a_replaced_method_of_a_stream_is_called(

@@ -61,7 +61,8 @@ def instances(device: na.Device) -> dict[str, Any]:
     found = {
         "Autotuned": na.autotune(add_one, [{"threads": 32}]),
         "BatchPlan": b.plan(), "BufferId": b.upload([1.0, 2.0]), "CommandBatch": b,
-        "CudaGraph": scope.graph, "Device": device, "DeviceFuture": future, "DeviceOp": op,
+        "CudaGraph": scope.graph, "Device": device, "DeviceFuture": future,
+        "DeviceGroup": na.DeviceGroup([device]), "DeviceOp": op,
         "Event": device.new_event(), "Launcher": add_one, "MemoryPool": device.new_pool(),
         "Partition": z.partition(4), "PreparedLaunch": add_one.prepare(z),
         "Scope": scope, "ScopeBranch": fork,

@@ -48,8 +48,10 @@ def host(t: na.Tensor) -> Any:
 
 
 async def quiet(pair: Pair) -> None:
+    mixed = len({device.kind for device in pair}) > 1
     for device in pair:
-        await settle(device)
+        if not mixed or device.kind == "cuda":  # the CPU device may be waiting for a held GPU
+            await settle(device)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -78,6 +78,7 @@ def toolchain() -> dict[str, str]:
 
 class _Thread(threading.local):
     ordinal = -1
+    context = 0
 
 
 _thread = _Thread()
@@ -93,15 +94,23 @@ def _after_fork() -> None:
     _thread.ordinal = -1  # so that `enter` checks `_forked`
 
 
+def _current() -> int:
+    """The context that is current on this thread, as a number."""
+    result, context = cu.cuCtxGetCurrent()
+    if result:
+        fail(result, "cuCtxGetCurrent")
+    return int(context)
+
+
 @compiled
 def enter(device: Any) -> None:
     """Make the device's primary context current on this thread, if it is not.
 
-    The context stays current afterwards, as in Numba, CuPy and PyTorch. A program that switches
-    the current device of a thread through another library between two submissions of numbasync
-    must switch it back.
+    The context stays current afterwards, as in Numba, CuPy and PyTorch. The driver is asked which
+    one is current, because another library may have switched since: it reads a variable of the
+    thread.
     """
-    if _thread.ordinal != device.ordinal:
+    if _thread.ordinal != device.ordinal or _current() != _thread.context:
         if _forked:
             raise DeviceUnavailableError(
                 "CUDA cannot be used in a forked process whose parent has used it.\n"
@@ -109,3 +118,4 @@ def enter(device: Any) -> None:
             )
         device.core.set_current()
         _thread.ordinal = device.ordinal
+        _thread.context = _current()

@@ -28,6 +28,7 @@ class CudaEvent:
         return bool(self.core.is_done)
 
     def synchronize(self) -> None:
+        enter(self._device)  # a worker of the CPU device may wait, which has entered none
         (result,) = cu.cuEventSynchronize(self.handle)
         if result:
             fail(result, "cuEventSynchronize")
