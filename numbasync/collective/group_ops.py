@@ -102,7 +102,8 @@ class GroupOp(DeviceOp[Any]):
             yield from copy(ctx, packed, tensor)
             tensor = packed
         result = None if shape is None else Tensor.allocate(ctx, shape, self._by_library.dtype)
-        send, recv = tensor or result, result or tensor
+        send = result if tensor is None else tensor
+        recv = tensor if result is None else result
         if send is None or recv is None or not send.size:
             return result
         stream = ctx.stream.backend
