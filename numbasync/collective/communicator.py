@@ -36,8 +36,7 @@ class WorkOnDevice:
         error: why it was ended; None: it was not.
     """
 
-    def __init__(self, comm: Communicator, rank: Rank, done: Any) -> None:
-        self.comm = comm
+    def __init__(self, rank: Rank, done: Any) -> None:
         self.rank = rank
         self.done = done
         self.error: Exception | None = None
@@ -48,10 +47,20 @@ class WorkOnDevice:
 
 
 class Channel:
-    """An exchange, and the thread that uses it."""
+    """An exchange, and the thread that uses it; and the rank of the devices' library, if any.
 
-    def __init__(self, exchange: Exchange) -> None:
+    Attributes:
+        by_library: the library and the rank, once connected; None: they have none.
+        is_connected: whether `connect` has returned.
+        failure: why collectives on the device were ended.
+    """
+
+    def __init__(self, exchange: Exchange, device: Device) -> None:
         self._exchange = exchange
+        self._device = device
+        self.by_library: tuple[Library, Rank] | None = None
+        self.is_connected = False
+        self.failure: Exception | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"numbasync-rank-{exchange.rank}")
 
     def watch(self, work: WorkOnDevice) -> None:
@@ -64,7 +73,7 @@ class Channel:
                 if error is None and time.monotonic() > deadline:
                     error = self._exchange.late()
                 if error is not None:
-                    work.error = work.comm.failure = error
+                    work.error = self.failure = error
                     work.rank.abort()
                     return
                 pause = min(2 * pause, 0.01)
@@ -80,6 +89,23 @@ class Channel:
         self._exchange.close()
 
     # --- what runs on the thread ---
+
+    def connect(self) -> None:
+        """Wait for the other ranks. If every device has a library of collectives, use that."""
+        library: Library | None = self._device.backend.collectives
+        exchange = self._exchange
+        own = np.zeros(1 + ID_BYTES, np.uint8)
+        if library is not None:
+            own[0] = 1
+            if exchange.rank == 0:
+                identity = np.frombuffer(library.new_id(), np.uint8)
+                own[1 : 1 + identity.size] = identity
+        slots = exchange.round("connect", own)
+        if library is not None and all(slot[0] for slot in slots):
+            identity = slots[0][1 : 1 + ID_BYTES].tobytes()
+            rank = library.rank(identity, exchange.rank, exchange.size, self._device.backend)
+            self.by_library = library, rank
+        self.is_connected = True
 
     def _rounds(
         self,
@@ -168,28 +194,10 @@ class Communicator:
         self.size = key.size
         self.timeout = timeout
         self._key = key
-        self.failure: Exception | None = None  # why collectives on the device were ended
         self._is_closed = False
-        exchange = Exchange(key, rank, timeout)
-        exchange.connect()
-        self._group = Channel(exchange)
-        self.by_library = self._library_rank(exchange)
+        self._group = Channel(Exchange(key, rank, timeout), self.device)
+        self._group.connect()
         self._pairs = dict[tuple[int, int], Channel]()
-
-    def _library_rank(self, exchange: Exchange) -> tuple[Library, Rank] | None:
-        """The rank of the devices' own library of collectives, if every device has one."""
-        library: Library | None = self.device.backend.collectives
-        own = np.zeros(1 + ID_BYTES, np.uint8)
-        if library is not None:
-            own[0] = 1
-            if self.rank == 0:
-                identity = np.frombuffer(library.new_id(), np.uint8)
-                own[1 : 1 + identity.size] = identity
-        slots = exchange.round("connect", own)
-        if library is None or not all(slot[0] for slot in slots):
-            return None
-        identity = slots[0][1 : 1 + ID_BYTES].tobytes()
-        return library, library.rank(identity, self.rank, self.size, self.device.backend)
 
     def close(self) -> None:
         """Leave the group. Collectives that other processes still wait in fail there."""
@@ -227,7 +235,7 @@ class Communicator:
             folder = str(Path(self._key.folder, f"{source}-{target}"))
             rank = 0 if self.rank == source else 1
             exchange = Exchange(GroupKey(folder, 2), rank, self.timeout)
-            self._pairs[pair] = Channel(exchange)
+            self._pairs[pair] = Channel(exchange, self.device)
         return self._pairs[pair]
 
     def _check_open(self) -> None:

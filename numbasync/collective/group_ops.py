@@ -51,7 +51,6 @@ class GroupOp(DeviceOp[Any]):
 
     def __init__(
         self,
-        comm: Communicator,
         channel: Channel,
         name: str,
         tensor: Tensor | None,
@@ -59,7 +58,6 @@ class GroupOp(DeviceOp[Any]):
         by_library: ByLibrary,
     ) -> None:
         self._site = call_site(2)
-        self._comm = comm
         self._channel = channel
         self._by_library = by_library
         self._name = name
@@ -69,9 +67,11 @@ class GroupOp(DeviceOp[Any]):
     def steps(self, ctx: Context) -> Steps[Any]:
         if ctx.records:
             raise NotAGraphNodeError(f"{self} waits for other processes, which no replay can do.")
-        library = self._comm.by_library
-        dtype = self._by_library.dtype
-        if library is not None and library[0].takes(dtype):
+        channel = self._channel
+        if not channel.is_connected:
+            yield channel.later(channel.connect)
+        library = channel.by_library
+        if library is not None and library[0].takes(self._by_library.dtype):
             return (yield from self._on_device(ctx, library[1]))
         elements, copied = None, None
         if self._tensor is not None:
@@ -84,7 +84,7 @@ class GroupOp(DeviceOp[Any]):
                 copied.synchronize()
             return self._call(elements)
 
-        need = self._channel.later(call)
+        need = channel.later(call)
         yield need
         array = need.value
         if array is None:
@@ -94,8 +94,8 @@ class GroupOp(DeviceOp[Any]):
         return tensor
 
     def _on_device(self, ctx: Context, rank: Rank) -> Steps[Tensor | None]:
-        if self._comm.failure is not None:
-            raise self._comm.failure
+        if self._channel.failure is not None:
+            raise self._channel.failure
         tensor, shape = self._tensor, self._by_library.shape
         if tensor is not None and not tensor.is_contiguous:
             packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
@@ -113,7 +113,7 @@ class GroupOp(DeviceOp[Any]):
             self._by_library.call(rank, stream, send.handle, recv.handle)
         done = ctx.device.backend.new_event(timing=False)
         stream.record(done)
-        work = WorkOnDevice(self._comm, rank, done)
+        work = WorkOnDevice(rank, done)
         ctx.submission.on_complete(work.check)
         self._channel.watch(work)
         return result
@@ -128,9 +128,7 @@ def all_reduce(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tensor]:
     by_library = ByLibrary(
         tensor.shape, tensor.dtype, lambda rank, stream, a, b: rank.all_reduce(stream, a, b, op)
     )
-    return GroupOp(
-        comm, group, "all_reduce", tensor, lambda own: group.all_reduced(own, op), by_library
-    )
+    return GroupOp(group, "all_reduce", tensor, lambda own: group.all_reduced(own, op), by_library)
 
 
 def reduce_scatter(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tensor]:
@@ -143,7 +141,6 @@ def reduce_scatter(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tens
         lambda rank, stream, a, b: rank.reduce_scatter(stream, a, b, op),
     )
     return GroupOp(
-        comm,
         group,
         "reduce_scatter",
         tensor,
@@ -160,7 +157,7 @@ def all_gather(tensor: Tensor, comm: Communicator) -> DeviceOp[Tensor]:
         lambda rank, stream, a, b: rank.all_gather(stream, a, b),
     )
     group = comm.group
-    return GroupOp(comm, group, "all_gather", tensor, group.all_gathered, by_library)
+    return GroupOp(group, "all_gather", tensor, group.all_gathered, by_library)
 
 
 def broadcast(tensor: Tensor, root: int, comm: Communicator) -> DeviceOp[Tensor]:
@@ -170,7 +167,6 @@ def broadcast(tensor: Tensor, root: int, comm: Communicator) -> DeviceOp[Tensor]
         tensor.shape, tensor.dtype, lambda rank, stream, a, b: rank.broadcast(stream, a, b, root)
     )
     return GroupOp(
-        comm,
         group,
         "broadcast",
         tensor if comm.rank == root else None,
@@ -192,8 +188,8 @@ def send(tensor: Tensor, to: int, comm: Communicator) -> DeviceOp[None]:
     def call(own: HostArray) -> None:
         channel.sent("send", own, 0, own)
 
-    by_library = ByLibrary(None, tensor.dtype, lambda rank, stream, a, _: rank.send(stream, a, to))
-    return GroupOp(comm, channel, "send", checked(tensor, "send"), call, by_library)
+    by_library = ByLibrary(None, tensor.dtype, lambda rank, stream, a, _: rank.send(stream, a, 1))
+    return GroupOp(channel, "send", checked(tensor, "send"), call, by_library)
 
 
 def recv(
@@ -212,11 +208,9 @@ def recv(
     like = np.empty(shape, layout.check_dtype(np.dtype(dtype)))
     channel = comm.channel(source, comm.rank)
     by_library = ByLibrary(
-        like.shape, like.dtype, lambda rank, stream, _, b: rank.recv(stream, b, source)
+        like.shape, like.dtype, lambda rank, stream, _, b: rank.recv(stream, b, 0)
     )
-    return GroupOp(
-        comm, channel, "recv", None, lambda _: channel.sent("send", None, 0, like), by_library
-    )
+    return GroupOp(channel, "recv", None, lambda _: channel.sent("send", None, 0, like), by_library)
 
 
 def rows_of(tensor: Tensor, ranks: int) -> int:
