@@ -106,6 +106,7 @@ from numbasync.tensors.tensor_map import TensorMap as TensorMap
 from numbasync.tensors.tensor_map import tensor_map as tensor_map
 
 if TYPE_CHECKING:
+    from numbasync import collective as collective
     from numbasync import random as random
     from numbasync import tensor_cores as tensor_cores
     from numbasync import testing as testing
@@ -134,7 +135,7 @@ _LATER = {
     "random_states": "numbasync.random",
 }
 # The public ones; others are how it is made.
-_MODULES = frozenset(("random", "tensor_cores", "testing", "vectors"))
+_MODULES = frozenset(("collective", "random", "tensor_cores", "testing", "vectors"))
 
 
 _native.switch(True)

@@ -107,6 +107,18 @@ class AccessConflictError(StateError):
     """Strict ordering: two streams would access one storage with no edge between them."""
 
 
+class CollectiveError(StateError):
+    """The ranks of a group have not called the same collective."""
+
+
+class RankLostError(CollectiveError, ConnectionError):
+    """A process of a group has ended, or has closed its communicator."""
+
+
+class CollectiveTimeoutError(CollectiveError, TimeoutError):
+    """A process of a group has not called a collective within the communicator's time limit."""
+
+
 class GraphUpdateError(StateError):
     """A graph cannot be changed in place in this way, and is unchanged. Capture a new graph."""
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from numbasync.backend.array_protocols import Export as Export
 from numbasync.backend.array_protocols import Foreign as Foreign
+from numbasync.backend.collectives import Library as Library
+from numbasync.backend.collectives import Rank as Rank
 from numbasync.backend.commands import Command as Command
 from numbasync.backend.commands import Graph as Graph
 from numbasync.backend.counters import Counters as Counters
@@ -374,6 +376,11 @@ class Device(Protocol):
         ...
 
     def can_access(self, other: Any) -> bool: ...
+
+    @property
+    def collectives(self) -> Library | None:
+        """The library of collectives of this and other devices; None where there is none."""
+        ...
 
     def copies_from(self, other: Any) -> bool:
         """Whether queues of this device can `copy_peer` from arrays of the device `other`. The

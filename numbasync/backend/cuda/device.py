@@ -17,7 +17,7 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
-from numbasync.backend.cuda import array_exchange, fast_calls, kernels, launch_records
+from numbasync.backend.cuda import array_exchange, fast_calls, kernels, launch_records, nccl
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
 from numbasync.backend.cuda.arrays import CudaArray, HostArray
 from numbasync.backend.cuda.coarsening import coarsened
@@ -321,6 +321,10 @@ class CudaDevice:
         if not isinstance(other, CudaDevice):
             return False
         return bool(self.core.can_access_peer(other.core))
+
+    @property
+    def collectives(self) -> nccl.Nccl | None:
+        return nccl.library()
 
     def copies_from(self, other: Any) -> bool:
         if not isinstance(other, CudaDevice):

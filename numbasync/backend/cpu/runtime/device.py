@@ -176,6 +176,10 @@ class CpuDevice:
     def can_access(self, other: Any) -> bool:
         return isinstance(other, CpuDevice)
 
+    @property
+    def collectives(self) -> None:
+        return None
+
     def copies_from(self, other: Any) -> bool:
         return isinstance(other, CpuDevice)
 

@@ -1,0 +1,126 @@
+"""Collectives of GPUs by NCCL, through nccl4py, where that is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.backend.cuda.driver import enter
+from numbasync.backend.protocols import counters
+from numbasync.errors import DriverError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cuda.arrays import CudaArray
+    from numbasync.backend.cuda.gpu import Gpu
+    from numbasync.backend.cuda.stream import CudaStream
+
+# The numbers of nccl.h.
+DTYPES = {
+    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
+    "float32": 7, "float64": 8, "bfloat16": 9,
+}  # fmt: skip
+REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+
+
+@cache
+def library() -> Nccl | None:
+    """NCCL; None where nccl4py, or NCCL itself, is not installed."""
+    try:
+        from nccl.bindings import nccl
+        from nccl.core.utils import get_unique_id
+
+        nccl.get_version()  # loads the library
+    except (ImportError, RuntimeError):
+        return None
+    return Nccl(nccl, get_unique_id)
+
+
+class Nccl:
+    """NCCL by its bindings. An error of a call is a `DriverError`."""
+
+    def __init__(self, bindings: Any, unique_id: Callable[[], Any]) -> None:
+        self.bindings = bindings
+        self._unique_id = unique_id
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.name in DTYPES
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        self.call("group_start")
+        try:
+            yield
+        finally:
+            self.call("group_end")
+
+    def ranks(self, devices: Sequence[Gpu]) -> Sequence[NcclRank]:
+        comms = self.call("comm_init_all", len(devices), [d.ordinal for d in devices])
+        return [NcclRank(self, comm, device) for comm, device in zip(comms, devices, strict=True)]
+
+    def new_id(self) -> bytes:
+        return bytes(self._unique_id())
+
+    def rank(self, identity: bytes, number: int, size: int, device: Gpu) -> NcclRank:
+        enter(device)
+        comm = self.call("comm_init_rank_scalable", size, number, 1, bytearray(identity), 0)
+        return NcclRank(self, comm, device)
+
+    def call(self, name: str, *args: Any) -> Any:
+        try:
+            return getattr(self.bindings, name)(*args)
+        except self.bindings.NCCLError as error:
+            raise DriverError(f"nccl {name}", int(error.status), str(error), "") from error
+
+
+class NcclRank:
+    """A communicator of NCCL."""
+
+    def __init__(self, nccl: Nccl, comm: Any, device: Gpu) -> None:
+        self._nccl = nccl
+        self._comm = comm
+        self._device = device
+
+    def _call(self, stream: CudaStream, name: str, *args: Any) -> None:
+        enter(self._device)
+        self._nccl.call(name, *args, self._comm, stream.handle_number)
+        counters.copies += 1
+
+    def all_reduce(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
+        count, dtype = _count(send)
+        self._call(stream, "all_reduce", send.address, recv.address, count, dtype, REDUCTIONS[op])
+
+    def reduce_scatter(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
+        count, dtype = _count(recv)
+        self._call(
+            stream, "reduce_scatter", send.address, recv.address, count, dtype, REDUCTIONS[op]
+        )
+
+    def all_gather(self, stream: CudaStream, send: CudaArray, recv: CudaArray) -> None:
+        count, dtype = _count(send)
+        self._call(stream, "all_gather", send.address, recv.address, count, dtype)
+
+    def broadcast(self, stream: CudaStream, send: CudaArray, recv: CudaArray, root: int) -> None:
+        count, dtype = _count(recv)
+        self._call(stream, "broadcast", send.address, recv.address, count, dtype, root)
+
+    def send(self, stream: CudaStream, array: CudaArray, to: int) -> None:
+        count, dtype = _count(array)
+        self._call(stream, "send", array.address, count, dtype, to)
+
+    def recv(self, stream: CudaStream, array: CudaArray, source: int) -> None:
+        count, dtype = _count(array)
+        self._call(stream, "recv", array.address, count, dtype, source)
+
+    def abort(self) -> None:
+        enter(self._device)
+        self._nccl.call("comm_abort", self._comm)
+
+
+def _count(array: CudaArray) -> tuple[int, int]:
+    """The number of elements, and NCCL's number of their dtype."""
+    dtype = array.dtype
+    return array.nbytes // dtype.itemsize, DTYPES[dtype.name]

@@ -1,0 +1,261 @@
+"""The collectives of a group of processes, as operations of each process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.backend.protocols import Rank
+from numbasync.collective.communicator import Channel, Communicator, WorkOnDevice
+from numbasync.collective.exchange import GroupKey
+from numbasync.collective.reductions import check_reduction
+from numbasync.device.callsite import call_site
+from numbasync.device.device import Device
+from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.copies import HostArray, copy, download, upload_any
+from numbasync.tensors.tensor import Tensor
+
+
+async def connect(
+    key: GroupKey, rank: int, device: Device | None = None, timeout: float = 30.0
+) -> Communicator:
+    """`Communicator(key, rank, device, timeout)`, without blocking the event loop."""
+    return await asyncio.to_thread(Communicator, key, rank, device, timeout)
+
+
+class ByLibrary(NamedTuple):
+    """How a library of collectives does it; see `GroupOp`."""
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    call: Callable[[Rank, Any, Any, Any], None]
+
+
+class GroupOp(DeviceOp[Any]):
+    """An operation that starts one collective, and waits for the other ranks.
+
+    Args:
+        tensor: the tensor that this rank sends; None: it sends nothing.
+        call: called on the channel's thread with the elements; returns an array, or None.
+        by_library: the shape and dtype of the result, or None, and the call of a library's rank,
+            with the backend's stream and the handles of both tensors.
+    """
+
+    unordered = True  # other operations go on while this one waits for other processes
+
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        tensor: Tensor | None,
+        call: Callable[[Any], HostArray | None],
+        by_library: ByLibrary,
+    ) -> None:
+        self._site = call_site(2)
+        self._channel = channel
+        self._by_library = by_library
+        self._name = name
+        self._tensor = tensor
+        self._call = call
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        if ctx.records:
+            raise NotAGraphNodeError(f"{self} waits for other processes, which no replay can do.")
+        channel = self._channel
+        if not channel.is_connected:
+            yield channel.later(channel.connect)
+        library = channel.by_library
+        if library is not None and library[0].takes(self._by_library.dtype):
+            return (yield from self._on_device(ctx, library[1]))
+        elements, copied = None, None
+        if self._tensor is not None:
+            elements = yield from download(ctx, self._tensor)
+            copied = ctx.device.backend.new_event(timing=False)
+            ctx.stream.backend.record(copied)
+
+        def call() -> HostArray | None:
+            if copied is not None:
+                copied.synchronize()
+            return self._call(elements)
+
+        need = channel.later(call)
+        yield need
+        array = need.value
+        if array is None:
+            return None
+        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        yield from upload_any(ctx, tensor, array)
+        return tensor
+
+    def _on_device(self, ctx: Context, rank: Rank) -> Steps[Tensor | None]:
+        if self._channel.failure is not None:
+            raise self._channel.failure
+        tensor, shape = self._tensor, self._by_library.shape
+        if tensor is not None and not tensor.is_contiguous:
+            packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
+            yield from copy(ctx, packed, tensor)
+            tensor = packed
+        result = None if shape is None else Tensor.allocate(ctx, shape, self._by_library.dtype)
+        send = result if tensor is None else tensor
+        recv = tensor if result is None else result
+        if send is None or recv is None or not send.size:
+            return result
+        stream = ctx.stream.backend
+        with ctx.device.submit_lock:
+            if tensor is not None:
+                ctx.read(tensor.storage, tensor)
+            self._by_library.call(rank, stream, send.handle, recv.handle)
+        done = ctx.device.backend.new_event(timing=False)
+        stream.record(done)
+        work = WorkOnDevice(rank, done)
+        ctx.submission.on_complete(work.check)
+        self._channel.watch(work)
+        return result
+
+    def _describe(self) -> str:
+        return self._name
+
+
+def all_reduce(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tensor]:
+    check_reduction(op, tensor.dtype)
+    group = comm.group
+    by_library = ByLibrary(
+        tensor.shape, tensor.dtype, lambda rank, stream, a, b: rank.all_reduce(stream, a, b, op)
+    )
+    return GroupOp(group, "all_reduce", tensor, lambda own: group.all_reduced(own, op), by_library)
+
+
+def reduce_scatter(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tensor]:
+    check_reduction(op, tensor.dtype)
+    rows, group = rows_of(tensor, comm.size), comm.group
+    mine = slice(comm.rank * rows, (comm.rank + 1) * rows)
+    by_library = ByLibrary(
+        (rows, *tensor.shape[1:]),
+        tensor.dtype,
+        lambda rank, stream, a, b: rank.reduce_scatter(stream, a, b, op),
+    )
+    return GroupOp(
+        group,
+        "reduce_scatter",
+        tensor,
+        lambda own: group.all_reduced(own, op)[mine],
+        by_library,
+    )
+
+
+def all_gather(tensor: Tensor, comm: Communicator) -> DeviceOp[Tensor]:
+    check_rows(tensor)
+    by_library = ByLibrary(
+        (comm.size * tensor.shape[0], *tensor.shape[1:]),
+        tensor.dtype,
+        lambda rank, stream, a, b: rank.all_gather(stream, a, b),
+    )
+    group = comm.group
+    return GroupOp(group, "all_gather", tensor, group.all_gathered, by_library)
+
+
+def broadcast(tensor: Tensor, root: int, comm: Communicator) -> DeviceOp[Tensor]:
+    check_rank(root, comm.size)
+    like, group = np.empty(tensor.shape, tensor.dtype), comm.group
+    by_library = ByLibrary(
+        tensor.shape, tensor.dtype, lambda rank, stream, a, b: rank.broadcast(stream, a, b, root)
+    )
+    return GroupOp(
+        group,
+        "broadcast",
+        tensor if comm.rank == root else None,
+        lambda own: group.sent("broadcast", own, root, like),
+        by_library,
+    )
+
+
+def send(tensor: Tensor, to: int, comm: Communicator) -> DeviceOp[None]:
+    """Send a tensor to another process, which receives it by `recv`.
+
+    Raises:
+        CallerError: there is no such rank, or it is this one.
+        As `all_reduce`, when awaited.
+    """
+    check_other(to, comm)
+    channel = comm.channel(comm.rank, to)
+
+    def call(own: HostArray) -> None:
+        channel.sent("send", own, 0, own)
+
+    by_library = ByLibrary(None, tensor.dtype, lambda rank, stream, a, _: rank.send(stream, a, 1))
+    return GroupOp(channel, "send", checked(tensor, "send"), call, by_library)
+
+
+def recv(
+    shape: int | Sequence[int], source: int, comm: Communicator, dtype: Any = np.float32
+) -> DeviceOp[Tensor]:
+    """Receive a tensor that another process sends.
+
+    Args:
+        shape, dtype: those of the tensor that is sent.
+        source: the rank of the other process.
+
+    Raises:
+        As `send`.
+    """
+    check_other(source, comm)
+    like = np.empty(shape, layout.check_dtype(np.dtype(dtype)))
+    channel = comm.channel(source, comm.rank)
+    by_library = ByLibrary(
+        like.shape, like.dtype, lambda rank, stream, _, b: rank.recv(stream, b, 0)
+    )
+    return GroupOp(channel, "recv", None, lambda _: channel.sent("send", None, 0, like), by_library)
+
+
+def rows_of(tensor: Tensor, ranks: int) -> int:
+    """The rows that each rank keeps of a reduced tensor.
+
+    Raises:
+        ShapeError: the first axis cannot be cut into equal parts.
+    """
+    if not tensor.shape or tensor.shape[0] % ranks:
+        raise ShapeError(
+            f"reduce_scatter cuts the first axis of {tensor.shape} into {ranks} equal parts, which "
+            "is not possible: pad it."
+        )
+    return tensor.shape[0] // ranks
+
+
+def check_rows(tensor: Tensor) -> None:
+    """
+    Raises:
+        ShapeError: the tensor has no axis.
+    """
+    if not tensor.shape:
+        raise ShapeError("all_gather joins along the first axis, which a scalar has not.")
+
+
+def check_rank(rank: Any, ranks: int) -> None:
+    """
+    Raises:
+        CallerError: no such rank.
+    """
+    if rank not in range(ranks):
+        raise CallerError(f"there are ranks 0 to {ranks - 1}, and not {rank!r:.40}.")
+
+
+def check_other(rank: Any, comm: Communicator) -> None:
+    check_rank(rank, comm.size)
+    if rank == comm.rank:
+        raise CallerError(f"rank {rank} is this process itself.")
+
+
+def checked(tensor: Any, what: str) -> Tensor:
+    """
+    Raises:
+        DTypeError: the argument is no tensor.
+    """
+    if isinstance(tensor, Tensor):
+        return tensor
+    raise DTypeError(f"{what} takes a tensor, not {type(tensor).__name__} ({tensor!r:.60}).")

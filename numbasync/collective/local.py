@@ -1,0 +1,242 @@
+"""The collectives of several devices of this process: one tensor a device in, one a device out.
+
+Where the devices have a library of collectives, such as NCCL, it runs them; else each device copies
+the parts that it needs, and reduces them by kernels, in the order of the devices.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from numbasync.collective.kernels import COMBINE, divide_by
+from numbasync.collective.reductions import check_reduction
+from numbasync.device.callsite import call_site
+from numbasync.device.device import Device
+from numbasync.device.several import next_stream_of
+from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
+from numbasync.ops.context import Context
+from numbasync.ops.elsewhere import join, on_stream
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.copies import copy
+from numbasync.tensors.devices import moved
+from numbasync.tensors.tensor import Tensor
+
+Enqueue = Callable[[Any, Any, Tensor, Tensor], None]  # a rank's call: rank, stream, from, to
+
+
+class LocalOp(DeviceOp[tuple[Tensor, ...]]):
+    """A collective of devices of this process.
+
+    Args:
+        parts: contiguous tensors of equal shape and dtype, each of another device.
+        shape: of each result.
+        by_copies: the steps that give the result on the device of a context, by its number.
+        enqueue: the call of the library.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Sequence[Tensor],
+        shape: tuple[int, ...],
+        by_copies: Callable[[int, Context], Steps[Tensor]],
+        enqueue: Enqueue,
+    ) -> None:
+        self._site = call_site(3)
+        self._name = name
+        self._parts = parts
+        self._shape = shape
+        self._by_copies = by_copies
+        self._enqueue = enqueue
+        self.default_stream = next_stream_of(_device(parts[0]))
+
+    def steps(self, ctx: Context) -> Steps[tuple[Tensor, ...]]:
+        if ctx.records:
+            raise NotAGraphNodeError(
+                f"{self} runs on several devices, and a graph holds the work of one."
+            )
+        devices = tuple(_device(part) for part in self._parts)
+        ranks = _ranks(devices, self._parts[0]) if self._parts[0].size else None
+        results: list[Tensor] = []
+        contexts: list[Context] = []
+        if ranks is None:
+            for i, device in enumerate(devices):
+                part, value = yield from on_stream(
+                    ctx, next_stream_of(device), self._name, partial(self._by_copies, i)
+                )
+                contexts.append(part)
+                results.append(value)
+        else:
+            yield from self._by_library(ctx, devices, ranks, contexts, results)
+        for part in contexts:
+            join(ctx, part)
+        return tuple(results)
+
+    def _by_library(
+        self,
+        ctx: Context,
+        devices: Sequence[Device],
+        ranks: tuple[Any, Sequence[Any]],
+        contexts: list[Context],
+        results: list[Tensor],
+    ) -> Steps[None]:
+        """Open a part on every device; when all are open, enqueue the calls together."""
+        opened: list[Context] = []
+
+        def steps(part: Context) -> Steps[None]:
+            result = Tensor.allocate(part, self._shape, self._parts[0].dtype)
+            source = self._parts[len(opened)]
+            with part.device.submit_lock:
+                part.read(source.storage, source)
+                part.retain(result.storage)
+            opened.append(part)
+            results.append(result)
+            if len(opened) < len(devices):
+                contexts.append((yield from self._open(ctx, devices[len(opened)], steps)))
+                return
+            library, members = ranks
+            with library.together():
+                for rank, open_part, tensor, out in zip(
+                    members, opened, self._parts, results, strict=True
+                ):
+                    self._enqueue(rank, open_part.stream.backend, tensor, out)
+
+        contexts.append((yield from self._open(ctx, devices[0], steps)))
+
+    def _open(
+        self, ctx: Context, device: Device, steps: Callable[[Context], Steps[None]]
+    ) -> Steps[Context]:
+        part, _ = yield from on_stream(ctx, next_stream_of(device), self._name, steps)
+        return part
+
+    def _width(self) -> int | None:
+        return len(self._parts)
+
+    def _describe(self) -> str:
+        return f"{self._name} of {len(self._parts)} devices"
+
+
+def all_reduce(parts: Sequence[Tensor], op: str) -> DeviceOp[tuple[Tensor, ...]]:
+    check_reduction(op, parts[0].dtype)
+
+    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
+        rank.all_reduce(stream, send.handle, recv.handle, op)
+
+    return LocalOp(
+        "all_reduce", parts, parts[0].shape, lambda i, ctx: _reduced(ctx, parts, op), call
+    )
+
+
+def reduce_scatter(parts: Sequence[Tensor], op: str, rows: int) -> DeviceOp[tuple[Tensor, ...]]:
+    check_reduction(op, parts[0].dtype)
+
+    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
+        rank.reduce_scatter(stream, send.handle, recv.handle, op)
+
+    def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
+        return _reduced(ctx, [part[i * rows : (i + 1) * rows] for part in parts], op)
+
+    return LocalOp("reduce_scatter", parts, (rows, *parts[0].shape[1:]), by_copies, call)
+
+
+def all_gather(parts: Sequence[Tensor]) -> DeviceOp[tuple[Tensor, ...]]:
+    rows = parts[0].shape[0]
+
+    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
+        rank.all_gather(stream, send.handle, recv.handle)
+
+    def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
+        whole = Tensor.allocate(ctx, shape, parts[0].dtype)
+        for j, part in enumerate(parts):
+            near = yield from moved(part, ctx)
+            yield from copy(ctx, whole[j * rows : (j + 1) * rows], near)
+        return whole
+
+    shape = (len(parts) * rows, *parts[0].shape[1:])
+    return LocalOp("all_gather", parts, shape, by_copies, call)
+
+
+def broadcast(parts: Sequence[Tensor], root: int) -> DeviceOp[tuple[Tensor, ...]]:
+    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
+        rank.broadcast(stream, send.handle, recv.handle, root)
+
+    def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
+        return _reduced(ctx, [parts[root]], "sum")
+
+    return LocalOp("broadcast", parts, parts[0].shape, by_copies, call)
+
+
+def _reduced(ctx: Context, parts: Sequence[Tensor], op: str) -> Steps[Tensor]:
+    """The reduction of the parts, as a new tensor of the context's device."""
+    result = Tensor.allocate(ctx, parts[0].shape, parts[0].dtype)
+    yield from copy(ctx, result, (yield from moved(parts[0], ctx)))
+    if not result.size:
+        return result
+    flat = result.reshape(-1)
+    for part in parts[1:]:
+        near = yield from moved(part, ctx)
+        yield from _launched(ctx, COMBINE[op](flat, near.reshape(-1)))
+    if op == "avg":
+        yield from _launched(ctx, divide_by(flat, len(parts)))
+    return result
+
+
+def _launched(ctx: Context, launch: DeviceOp[Any]) -> Steps[None]:
+    launch.consume()
+    yield from launch.steps(ctx)
+
+
+_groups: dict[tuple[Device, ...], Sequence[Any]] = {}
+_lock = threading.Lock()  # of `_groups`
+
+
+def _ranks(devices: tuple[Device, ...], like: Tensor) -> tuple[Any, Sequence[Any]] | None:
+    """The library of all these devices, and a rank for each; None where they have none."""
+    library = devices[0].backend.collectives
+    if library is None or any(d.backend.collectives is not library for d in devices):
+        return None
+    if not library.takes(like.dtype):
+        return None
+    with _lock:
+        members = _groups.get(devices)
+        if members is None:
+            members = _groups[devices] = library.ranks([device.backend for device in devices])
+    return library, members
+
+
+def _device(tensor: Tensor) -> Device:
+    device = tensor.device
+    if device is None:
+        raise CallerError(f"{tensor!r} has no elements.")
+    return device
+
+
+def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
+    """Parts of equal shape and dtype, each of another device, contiguous.
+
+    Raises:
+        DTypeError, ShapeError, CallerError: they are not.
+    """
+    tensors = tuple(getattr(part, "tensor", part) for part in parts)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise DTypeError(f"{what} takes one tensor a device, not {tensor!r:.60} among them.")
+    if not tensors:
+        raise CallerError(f"{what} of no tensors: pass one a device.")
+    first, devices = tensors[0], [_device(t) for t in tensors]
+    for tensor, device in zip(tensors, devices, strict=True):
+        if tensor.shape != first.shape:
+            raise ShapeError(f"{what} of {first!r} and {tensor!r}, whose shapes differ.")
+        if tensor.dtype != first.dtype:
+            raise DTypeError(f"{what} of {first!r} and {tensor!r}, whose dtypes differ.")
+        if not tensor.is_contiguous:
+            raise ShapeError(f"{what} of {tensor!r}, which is not contiguous: await t.dup()")
+        if devices.count(device) > 1:
+            raise CallerError(
+                f"{what} takes one tensor a device, and {device.label} has several: reduce those "
+                "by a kernel, or copy one: await na.to_device(t, device)."
+            )
+    return tensors

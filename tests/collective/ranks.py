@@ -1,0 +1,106 @@
+"""What each rank of a test's group runs, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+
+import numbasync as na
+from numbasync.collective import Communicator, group_ops
+
+ROWS = 6
+
+
+def part(rank: int, size: int = ROWS, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    """The elements of a rank, whose sum depends on the order of the ranks."""
+    rng = np.random.default_rng(rank)
+    numbers = rng.standard_normal(size) * 10.0 ** rng.integers(-6, 6, size)
+    return numbers.astype(dtype)
+
+
+async def everything(comm: Communicator) -> list[np.ndarray[Any, Any]]:
+    t = await na.from_host(part(comm.rank))
+    large = await na.from_host(part(comm.rank, 2_000_001))  # several rounds
+    whole = [
+        await group_ops.all_reduce(t, "sum", comm),
+        await group_ops.all_reduce(large, "sum", comm),
+        await group_ops.reduce_scatter(t, "max", comm),
+        await group_ops.all_gather(t, comm),
+        await group_ops.broadcast(t, 1, comm),
+        await group_ops.all_reduce(await na.zeros((0, 3)), "sum", comm),
+    ]
+    return [await x.to_host() for x in whole]
+
+
+async def in_a_row(comm: Communicator) -> list[list[float]]:
+    """Many at once run in the order of their starts; a kernel's result needs no wait before."""
+    t = await na.from_host(part(comm.rank, 40))
+    parts = [group_ops.all_reduce(t[i : i + 2], "sum", comm) for i in range(0, 40, 2)]
+    chained = na.full(3, comm.rank).then(lambda x: group_ops.all_reduce(x, "avg", comm))
+    sums = [*await asyncio.gather(*parts), await chained]
+    return [(await x.to_host()).tolist() for x in sums]
+
+
+async def both_ways(comm: Communicator) -> float:
+    """Each rank sends to the next, and receives from the one before, at the same time."""
+    size, rank = comm.size, comm.rank
+    t = await na.from_host(np.full(1, rank, np.float32))
+    _, received = await asyncio.gather(
+        group_ops.send(t, (rank + 1) % size, comm), group_ops.recv(1, (rank - 1) % size, comm)
+    )
+    return float(await received.item())
+
+
+async def one_dies(comm: Communicator) -> list[str]:
+    t = await na.ones(4)
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    errors = []
+    for _ in range(2):
+        try:
+            await group_ops.all_reduce(t, "sum", comm)
+        except na.errors.RankLostError as error:
+            errors.append(str(error))
+    return errors
+
+
+async def one_is_late(comm: Communicator) -> str:
+    t = await na.ones(4)
+    if comm.rank == 2:
+        return "not called"
+    try:
+        await group_ops.all_reduce(t, "sum", comm)
+    except na.errors.CollectiveTimeoutError as error:
+        return str(error)
+    return "no error"
+
+
+async def one_differs(comm: Communicator) -> str:
+    t = await (na.ones(4) if comm.rank else na.ones(5))
+    try:
+        await group_ops.all_reduce(t, "sum", comm)
+    except na.errors.CollectiveError as error:
+        return str(error)
+    return "no error"
+
+
+def main(tasks: Any, results: Any, together: Any) -> None:
+    """Run the functions of this module that are asked for, each in a group of its own."""
+
+    async def run(name: str, key: Any, rank: int, timeout: float, kind: str) -> None:
+        devices = na.devices(kind)
+        with na.use_device(devices[rank if kind == "cuda" else 0]) as device:
+            comm = await na.collective.connect(key, rank, device, timeout)
+            results.put((rank, await globals()[name](comm)))
+            with contextlib.suppress(threading.BrokenBarrierError):
+                together.wait(60)  # until every rank has its result
+            comm.close()
+
+    while (task := tasks.get()) is not None:
+        na.run(run(*task))

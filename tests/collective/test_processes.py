@@ -1,0 +1,166 @@
+"""Collectives of a group of processes, each with a CPU device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.collective import Communicator, group_ops, new_key
+from numbasync.errors import (
+    CallerError,
+    CollectiveTimeoutError,
+    DTypeError,
+    NotAGraphNodeError,
+    ShapeError,
+    StateError,
+)
+from tests.collective import ranks
+from tests.collective.ranks import part
+
+SIZE = 3
+
+
+class Processes:
+    """Three processes, each of which takes a rank of every group."""
+
+    def __init__(self) -> None:
+        spawned = multiprocessing.get_context("spawn")
+        self._results, self._together = spawned.Queue(), spawned.Barrier(SIZE)
+        self._tasks = [spawned.Queue() for _ in range(SIZE)]
+        self._processes = [
+            spawned.Process(target=ranks.main, args=(tasks, self._results, self._together))
+            for tasks in self._tasks
+        ]
+        for process in self._processes:
+            process.start()
+
+    def results_of(self, name: str, timeout: float = 30.0, lost: int = 0) -> list[Any]:
+        """What the ranks of a new group return; `lost` of them return nothing."""
+        key = new_key(SIZE)
+        for rank, tasks in enumerate(self._tasks):
+            tasks.put((name, key, rank, timeout, "cpu"))
+        values = dict(self._results.get(timeout=60) for _ in range(SIZE - lost))
+        if lost:
+            self._together.abort()
+        return [values.get(rank) for rank in range(SIZE)]
+
+    def end(self) -> None:
+        for tasks in self._tasks:
+            tasks.put(None)
+        for process in self._processes:
+            process.join(30)
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    processes = Processes()
+    yield processes
+    processes.end()
+
+
+def test_results_are_those_of_numpy_in_the_order_of_the_ranks(processes: Processes) -> None:
+    parts, large = ([part(r, n) for r in range(SIZE)] for n in (6, 2_000_001))
+    rows = len(parts[0]) // SIZE
+    for rank, got in enumerate(processes.results_of("everything")):
+        expected = [
+            (parts[0] + parts[1]) + parts[2],
+            (large[0] + large[1]) + large[2],
+            np.maximum.reduce(parts)[rank * rows : (rank + 1) * rows],
+            np.concatenate(parts),
+            parts[1],
+            np.zeros((0, 3), np.float32),
+        ]
+        for value, right in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(value, right)
+
+
+def test_many_at_once_run_in_the_order_of_their_starts(processes: Processes) -> None:
+    parts = [part(r, 40) for r in range(SIZE)]
+    whole = ((parts[0] + parts[1]) + parts[2]).reshape(20, 2).tolist()
+    assert processes.results_of("in_a_row") == [[*whole, [1.0] * 3]] * SIZE
+
+
+def test_sends_and_receives_at_the_same_time(processes: Processes) -> None:
+    assert processes.results_of("both_ways") == [2.0, 0.0, 1.0]
+
+
+def test_a_process_that_does_not_come_fails_the_others_in_time(processes: Processes) -> None:
+    first, second, _ = processes.results_of("one_is_late", timeout=1.0)
+    assert "rank 2 has not called the same in 1.0 s" in first
+    assert "rank 2 has not called the same" in second
+
+
+def test_processes_that_call_different_collectives(processes: Processes) -> None:
+    got = processes.results_of("one_differs")
+    assert all("has called another collective, or with another dtype, shape" in e for e in got)
+
+
+def test_a_process_that_dies_fails_the_others_at_once(processes: Processes) -> None:
+    """The second time, too: the group is broken. Last: it ends a process of the fixture."""
+    got = processes.results_of("one_dies", lost=1)
+    for errors in got[:2]:
+        assert len(errors) == 2 and all("rank 2 has ended" in error for error in errors)
+
+
+# --- one process, a group of one ---
+
+
+@pytest.fixture
+def alone(device: na.Device) -> Any:
+    with Communicator(new_key(1), 0, device, 1.0) as comm:
+        yield comm
+
+
+def test_a_group_of_one(alone: Communicator, stream: na.Stream) -> None:
+    t = na.from_host(part(0)).sync_on(stream)
+    for op in (
+        group_ops.all_reduce(t, "avg", alone),
+        group_ops.reduce_scatter(t, "prod", alone),
+        group_ops.all_gather(t, alone),
+        group_ops.broadcast(t, 0, alone),
+    ):
+        np.testing.assert_array_equal(op.sync_on(stream).to_host().sync_on(stream), part(0))
+    assert repr(alone).startswith("<Communicator rank 0 of 1, ")
+
+
+def test_what_is_wrong_is_refused(alone: Communicator, stream: na.Stream) -> None:
+    t, whole = na.ones((3, 2)).sync_on(stream), na.ones(3, np.int32).sync_on(stream)
+    with pytest.raises(CallerError, match="one of sum, prod, min, max, avg, not 'mean'"):
+        group_ops.all_reduce(t, "mean", alone)
+    with pytest.raises(DTypeError, match="avg of elements of int32"):
+        group_ops.all_reduce(whole, "avg", alone)
+    with pytest.raises(CallerError, match="ranks 0 to 0, and not 1"):
+        group_ops.broadcast(t, 1, alone)
+    with pytest.raises(CallerError, match="rank 0 is this process itself"):
+        group_ops.send(t, 0, alone)
+    with pytest.raises(ShapeError, match="a scalar has not"):
+        group_ops.all_gather(t[0, 0], alone)
+    with pytest.raises(NotAGraphNodeError, match="no replay can do"):
+        group_ops.all_reduce(t, "sum", alone).graph_on(stream)
+    with pytest.raises(TypeError, match="Pickle the key"):
+        pickle.dumps(alone)
+    alone.close()
+    with pytest.raises(StateError, match="connect again, with a new key"):
+        group_ops.all_reduce(t, "sum", alone)
+
+
+def test_a_communicator_that_cannot_be(device: na.Device) -> None:
+    with pytest.raises(CallerError, match="1 rank or more, not 0"):
+        new_key(0)
+    key = new_key(2)
+    with pytest.raises(CallerError, match="ranks 0 to 1, not 2"):
+        Communicator(key, 2, device)
+    with pytest.raises(CallerError, match="positive number of seconds, not 0"):
+        Communicator(key, 0, device, 0)
+    with pytest.raises(CallerError, match=r"key of na.collective.new_key, not 'key'"):
+        Communicator("key", 0, device)  # type: ignore[arg-type]
+    with pytest.raises(CollectiveTimeoutError, match=r"ranks \[1\] of 2 have not connected in"):
+        Communicator(key, 0, device, 0.05)
+    with pytest.raises(CollectiveTimeoutError, match="has not reached rank 0 in"):
+        Communicator(new_key(2), 1, device, 0.05)
