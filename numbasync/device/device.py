@@ -20,6 +20,7 @@ from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
 from numbasync.device.event import Event
+from numbasync.device.event_pool import EventPool
 from numbasync.device.limit_scope import InFlight as InFlight
 from numbasync.device.limit_scope import Limit, limits_here
 from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin
@@ -31,23 +32,6 @@ from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, 
 from numbasync.fork import in_child
 from numbasync.native import core, known, new_lock
 from numbasync.public import Public
-
-
-class _EventPool:
-    """Untimed events, each used for an instant to order one stream after another."""
-
-    def __init__(self, device: protocols.Device) -> None:
-        self._device = device
-        self._spare: list[Any] = []
-
-    def take(self) -> Any:
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return self._device.new_event(timing=False)
-
-    def give(self, event: Any) -> None:
-        self._spare.append(event)
 
 
 MOST_SUSPECTS = 16  # submissions that the message of a fault names
@@ -84,7 +68,7 @@ class Device(Public):
         # Held from an access record's update until the work that it stands for is enqueued: a
         # thread that finds the access in the record must find the work on the stream.
         self.submit_lock = new_lock()
-        self.order_events = _EventPool(backend)
+        self.order_events = EventPool(backend)
         self.ring = Ring(backend)
         in_child(self.ring.start_over)
         self._lock = threading.RLock()
@@ -358,6 +342,17 @@ def default_device() -> Device:
         if core is not None:
             core.know_devices(_current, _default)
     return _default
+
+
+def set_default_device(device: Device | None) -> Device | None:
+    """Make `device` the default of this process, for all threads and tasks that have not chosen
+    one by `use_device`; None: the one that NUMBASYNC_DEVICE names. Returns what was set before.
+    """
+    global _default
+    before, _default = _default, device
+    if core is not None:
+        core.know_devices(_current, device)
+    return before
 
 
 def chosen_device(device: Device | None, what: str) -> Device:
