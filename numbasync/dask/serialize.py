@@ -67,9 +67,9 @@ def dask_dumps(tensor: Tensor) -> tuple[Header, list[Any]]:
         return _header(tensor), []
     data = _bytes(tensor)
     if _is_on_host(data):
-        return _header(tensor), [memoryview(np.from_dlpack(data))]  # type: ignore[arg-type]
+        return _header(tensor), [np.from_dlpack(data).data]
     # On a stream of its own the copy waits for nothing but the work on this tensor.
-    return _header(tensor), [memoryview(data.to_host().sync_on(device.new_stream()))]
+    return _header(tensor), [data.to_host().sync_on(device.new_stream()).data]
 
 
 @dask_deserialize.register(Tensor)

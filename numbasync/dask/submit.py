@@ -33,12 +33,13 @@ class OperationFuture(Future[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         self._verify_initialized()
-        home = self.client.loop.asyncio_loop
+        client: Any = self.client
+        result: Any = self._result()
+        home = client.loop.asyncio_loop
         if asyncio.get_running_loop() is home:
-            return self._result().__await__()
+            return result.__await__()
         # A synchronous client has its loop on a thread of its own.
-        found = asyncio.run_coroutine_threadsafe(self._result(), home)
-        return asyncio.wrap_future(found).__await__()
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(result, home)).__await__()
 
 
 class Packed:

@@ -40,8 +40,8 @@ class WorkerDevice(WorkerPlugin):
     Removing the plugin, or closing the worker, lifts the limit and gives unused memory back.
 
     Args:
-        device: `"auto"`: one GPU each in turn over the worker processes of a host, or the CPU device
-            where there is no GPU; or a device's name, as `use_device` takes it.
+        device: `"auto"`: one GPU each, in turn over the worker processes of a host, or the CPU
+            device where there is no GPU; or a device's name, as `use_device` takes it.
         pool_bytes: most bytes that tensors of the worker may have; None for the device's limit.
         limit: most operations in flight on the device; None for any number. See `na.limit`.
         limit_bytes: most bytes of operations in flight; None for any number.
@@ -64,8 +64,8 @@ class WorkerDevice(WorkerPlugin):
     ) -> None:
         if not isinstance(device, str):
             raise CallerError(
-                f"WorkerDevice takes a device's name, such as 'cpu' or 'cuda:1', not {device!r:.60}: "
-                "a device belongs to one process."
+                f"WorkerDevice takes a device's name, such as 'cpu' or 'cuda:1', not "
+                f"{device!r:.60}: a device belongs to one process."
             )
         self.device = device
         self.pool_bytes = pool_bytes

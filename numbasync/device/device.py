@@ -33,7 +33,6 @@ from numbasync.fork import in_child
 from numbasync.native import core, known, new_lock
 from numbasync.public import Public
 
-
 MOST_SUSPECTS = 16  # submissions that the message of a fault names
 
 
