@@ -14,9 +14,9 @@ except ImportError as error:
 
 from numbasync.dask import serialize as _serialize  # noqa: F401  # registers tensors
 from numbasync.dask.arrays import map_blocks as map_blocks
-from numbasync.dask.submit import OperationFuture as OperationFuture
-from numbasync.dask.submit import map_ops as map_ops
-from numbasync.dask.submit import submit as submit
+from numbasync.dask.tasks import OperationFuture as OperationFuture
+from numbasync.dask.tasks import map_ops as map_ops
+from numbasync.dask.tasks import submit as submit
 from numbasync.dask.worker_device import WorkerDevice as WorkerDevice
 
 __all__ = ["OperationFuture", "WorkerDevice", "map_blocks", "map_ops", "submit"]
