@@ -1,4 +1,4 @@
-"""The command `numbasync`, also `python -m numbasync`: demo, doctor, bench, new."""
+"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, bench, new."""
 
 from __future__ import annotations
 
@@ -61,6 +61,15 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--full", action="store_true", help="keep the size, however long it takes")
     demo.set_defaults(run=_demo)
 
+    cluster = commands.add_parser("cluster-demo", help="price an option on a Dask cluster")
+    cluster.add_argument(
+        "address", nargs="?", help="of a scheduler; default: a cluster started here"
+    )
+    cluster.add_argument("--workers", type=int, help="default: one for each processor, 8 at most")
+    cluster.add_argument("--paths", type=float, default=1e8, help="default: 1e8")
+    cluster.add_argument("--device", help="of each worker; default: the GPUs in turn, or the CPU")
+    cluster.set_defaults(run=_cluster_demo)
+
     doctor = commands.add_parser("doctor", help="say what is installed, found and missing")
     _add_device(doctor)
     doctor.set_defaults(run=_doctor)
@@ -110,6 +119,12 @@ def _demo(args: argparse.Namespace) -> int:
     from numbasync.tools import demo
 
     return demo.run(args.image, pick_device(args.device), args.out, args.full)
+
+
+def _cluster_demo(args: argparse.Namespace) -> int:
+    from numbasync.tools import cluster_demo
+
+    return cluster_demo.run(args.address, args.workers, args.device, int(args.paths))
 
 
 def _doctor(args: argparse.Namespace) -> int:
