@@ -20,7 +20,7 @@ OPTIONS: dict = {
     "n_workers": 2,
     "threads_per_worker": 1,
     "host": "127.0.0.1",
-    "dashboard_address": None,
+    "dashboard_address": "127.0.0.1:0",
     "silence_logs": logging.ERROR,
 }
 THREADS, PATHS = 1024, 64  # of a task; of a thread

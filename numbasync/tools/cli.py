@@ -87,12 +87,13 @@ def _parser() -> argparse.ArgumentParser:
             "batch",
             "kernels",
             "all",
+            "dask",
             "cpu",
         ],
         help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
         "once; alloc: new arrays; copy: uploads and downloads; graph: replays; batch: "
         "command batches; kernels: plain kernels on large arrays; all: these eight, in one "
-        "process; cpu: what kernels cost without a GPU",
+        "process; dask: tasks of a cluster; cpu: what kernels cost without a GPU",
     )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -137,8 +137,8 @@ def _client(address: str | None, workers: int | None) -> Iterator[Any]:
     count = workers or min(os.cpu_count() or 1, 8)
     with (
         distributed.LocalCluster(
-            n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=None,
-            silence_logs=logging.CRITICAL,
+            n_workers=count, threads_per_worker=1, host="127.0.0.1",
+            dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL,
         ) as cluster,
         distributed.Client(cluster) as client,
     ):  # fmt: skip
@@ -181,7 +181,7 @@ def _price(client: Any, tasks: int) -> int:
             rate = len(parts) * TASK_PATHS / (time.perf_counter() - began)
             progress.update(bar, completed=len(parts), rate=f"{rate / 1e6:,.1f} million paths/s")
         seconds = time.perf_counter() - began
-    total, squares = sum(parts[n] for n in range(tasks))
+    total, squares = np.sum([parts[n] for n in range(tasks)], axis=0)
     return _report(console, option, tasks, (total, squares), seconds, stream.data)
 
 

@@ -25,9 +25,9 @@ CONFIG = {
 def local_cluster(folder: Any, **options: Any) -> Iterator[Any]:
     """Two worker processes of one thread each, ended at the end of the block; gives the client."""
     given = {
-        "n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None,
-        "host": "127.0.0.1", "local_directory": str(folder), "silence_logs": logging.CRITICAL,
-        "memory_limit": 0, **options,
+        "n_workers": 2, "threads_per_worker": 1, "processes": True, "host": "127.0.0.1",
+        "dashboard_address": "127.0.0.1:0", "local_directory": str(folder),
+        "silence_logs": logging.CRITICAL, "memory_limit": 0, **options,
     }  # fmt: skip
     with (
         config.set(CONFIG),

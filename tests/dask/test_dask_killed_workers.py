@@ -140,7 +140,8 @@ def closure(bias):
 
 def main():
     x = np.arange(4, dtype=np.float32)
-    options = dict(n_workers=1, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+    options = dict(n_workers=1, threads_per_worker=1, host="127.0.0.1")
+    options["dashboard_address"] = "127.0.0.1:0"
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         client.register_plugin(na.dask.WorkerDevice("cpu"))
         one = na.dask.submit(client, of_main(na.zeros(4), x).output())
