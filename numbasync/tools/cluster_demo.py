@@ -115,7 +115,9 @@ def run(address: str | None, workers: int | None, device: str | None, paths: int
                 f"the demo needs {module}, which is not installed: pip install 'numbasync[{extra}]'"
             )
     if paths < 1 or (workers is not None and workers < 1):
-        raise CallerError("--paths and --workers are whole numbers of at least 1.")
+        raise CallerError(
+            f"--paths {paths} and --workers {workers} are whole numbers of at least 1."
+        )
     if address is not None and workers is not None:
         raise CallerError("--workers is for a cluster that is started here; leave it out.")
     with _client(address, workers) as client:

@@ -26,13 +26,16 @@ MAP, COROUTINE, OPS, SUBMIT, OP = (
     "Dask: map, NumPy", "Dask: map, coroutine", "numbasync: map_ops, saxpy",
     "Dask: submit, NumPy", "numbasync: submit, saxpy",
 )  # fmt: skip
-MORE_OPS, MORE_OP = "map_ops beyond Dask's map", "submit beyond Dask's submit"
+VALUES, VALUE = "numbasync: map_ops, na.value", "numbasync: submit, na.value"
+MORE_VALUES, MORE_VALUE = "map_ops, na.value, beyond Dask", "submit, na.value, beyond Dask"
+MORE_OPS, MORE_OP = "map_ops, saxpy, beyond Dask", "submit, saxpy, beyond Dask"
 KERNELS, FUNCTIONS = "numbasync: kernels", "Dask: Numba functions"
 METHOD = (
     "{tasks} tasks a repetition on one worker process of one thread, on the loopback interface, "
     "from making the tasks until all are done; results stay on the worker. The cases take turns, "
     "{rounds} rounds after one that does not count; `beyond` is the difference of two cases in the "
-    "same round. A map's function makes the operation on the worker; submit sends it pickled."
+    "same round. A map's function makes the operation on the worker; submit sends it pickled. "
+    "na.value does nothing on the device; saxpy uploads 64 elements, fills 64, launches a kernel."
 )
 CPU_METHOD = (
     "Of the same repetitions, the processor time of both processes, client with scheduler, and "
@@ -44,8 +47,8 @@ SCALING_METHOD = (
     "are of one and two workers in the same round."
 )
 TARGETS = (
-    Target("map_ops beyond Dask's map, a task", MORE_OPS, None, 300, 100),
-    Target("submit beyond Dask's submit, a task", MORE_OP, None, 300, 100),
+    Target("a task of map_ops beyond one of Dask's map", MORE_VALUES, None, 300, 100),
+    Target("a task of submit beyond one of Dask's", MORE_VALUE, None, 300, 100),
 )
 Run = Callable[[], list[Any]]
 
@@ -132,13 +135,18 @@ def _overhead(client: Any, rounds: int) -> list[report.Record]:
     cases: dict[str, Run] = {
         MAP: lambda: client.map(_numpy, numbers, pure=False),
         COROUTINE: lambda: client.map(_coroutine, numbers, pure=False),
+        VALUES: lambda: na.dask.map_ops(client, na.value, numbers),
         OPS: lambda: na.dask.map_ops(client, _saxpy, numbers),
         SUBMIT: lambda: [client.submit(_numpy, n, pure=False) for n in numbers],
+        VALUE: lambda: [na.dask.submit(client, na.value(n)) for n in numbers],
         OP: lambda: [na.dask.submit(client, _saxpy(n)) for n in numbers],
     }
     _check(client)
     wall, processors = _measured(cases, client, rounds)
-    pairs = {MORE_OPS: (OPS, MAP), MORE_OP: (OP, SUBMIT)}
+    pairs = {
+        MORE_VALUES: (VALUES, MAP), MORE_OPS: (OPS, MAP), MORE_VALUE: (VALUE, SUBMIT),
+        MORE_OP: (OP, SUBMIT),
+    }  # fmt: skip
     made = []
     for what, samples, method, targets in (
         ("a task", wall, METHOD, ()),
