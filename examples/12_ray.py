@@ -15,7 +15,7 @@ from numba import cuda
 import numbasync as na
 
 try:
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 except ImportError:
     ray = None
 

@@ -119,7 +119,9 @@ def run(address: str | None, workers: int | None, device: str | None, paths: int
             f"--paths {paths} and --workers {workers} are whole numbers of at least 1."
         )
     if address is not None and workers is not None:
-        raise CallerError("--workers is for a cluster that is started here; leave it out.")
+        raise CallerError(
+            f"--workers {workers} is for a cluster that is started here; leave it out."
+        )
     with _client(address, workers) as client:
         client.register_plugin(na.dask.WorkerDevice(device or "auto"))
         return _price(client, -(-paths // TASK_PATHS))

@@ -41,7 +41,7 @@ def test_the_latest_work_is_in_the_frame(device: na.Device) -> None:
     for _ in range(20):
         add_one(t).async_on(stream)
     _, (frame,) = serialize.cuda_dumps(t)
-    assert stream.done >= 20, "whoever sends the frame knows no streams"
+    assert stream.query(), "whoever sends the frame knows no streams"
     assert host(serialize.cuda_loads({**serialize._header(t)}, [frame]))[-1] == 20
 
 
