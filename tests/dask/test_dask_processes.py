@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import pickle
+import sys
 from pathlib import Path
 
 import cloudpickle
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.errors import MissingExtraError
 from tests import sessions
 from tests.common import put, saxpy
 from tests.dask.test_dask_tokens import shifted, uses_others
@@ -26,6 +29,14 @@ assert "numbasync.dask" not in sys.modules
 elements = deserialize(header, frames).to_host().sync().tolist()
 print([elements, *(tokenize(t) for t in pickle.loads(things))])
 """
+
+
+def test_without_dask_the_command_that_gets_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [m for m in sys.modules if f"{m}.".startswith("numbasync.dask.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'numbasync\[dask\]'"):
+        importlib.import_module("numbasync.dask")
 
 
 def test_another_process(python: str, python_env: dict[str, str], tmp_path: Path) -> None:
