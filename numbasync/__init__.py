@@ -4,6 +4,7 @@ PYTEST_DONT_REWRITE: a process may import this before it calls pytest.main, whic
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,7 @@ from numbasync.tensors.tensor_map import tensor_map as tensor_map
 
 if TYPE_CHECKING:
     from numbasync import collective as collective
+    from numbasync import dask as dask
     from numbasync import random as random
     from numbasync import tensor_cores as tensor_cores
     from numbasync import testing as testing
@@ -135,7 +137,7 @@ _LATER = {
     "random_states": "numbasync.random",
 }
 # The public ones; others are how it is made.
-_MODULES = frozenset(("collective", "random", "tensor_cores", "testing", "vectors"))
+_MODULES = frozenset(("collective", "dask", "random", "tensor_cores", "testing", "vectors"))
 
 
 _native.switch(True)
@@ -156,5 +158,7 @@ def __dir__() -> list[str]:
         name for name, value in globals().items()
         if not name.startswith("_") and not isinstance(value, ModuleType)
     }  # fmt: skip
-    own = {"ModuleType", "TYPE_CHECKING", "import_module"}
+    own = {"ModuleType", "TYPE_CHECKING", "import_module", "find_spec"}
+    if find_spec("distributed") is None:
+        own.add("dask")  # which cannot be imported
     return sorted({*names, *_LATER, *_MODULES, "errors", "__version__"} - own)

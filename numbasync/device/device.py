@@ -343,6 +343,17 @@ def default_device() -> Device:
     return _default
 
 
+def set_default_device(device: Device | None) -> Device | None:
+    """Make `device` the default of this process, for all threads and tasks that have not chosen
+    one by `use_device`; None: the one that NUMBASYNC_DEVICE names. Returns what was set before.
+    """
+    global _default
+    before, _default = _default, device
+    if core is not None:
+        core.know_devices(_current, device)
+    return before
+
+
 def chosen_device(device: Device | None, what: str) -> Device:
     """`device`, or the default device for None.
 

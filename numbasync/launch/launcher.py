@@ -42,6 +42,7 @@ from numbasync.launch.plan import (
 from numbasync.launch.preconditions import Precondition
 from numbasync.launch.prepared import PreparedLaunch
 from numbasync.launch.result import ResultType, register_reducers, result_type
+from numbasync.launch.token import Tokenized
 from numbasync.launch.tuple_arguments import is_open
 from numbasync.launch.variants import CpuEngine
 from numbasync.memo import Memo
@@ -55,7 +56,7 @@ MOST_CONFIGURED = 256  # per kernel; the memo is cleared when new extents exceed
 
 
 @known
-class Launcher(Public, Generic[P]):
+class Launcher(Public, Tokenized, Generic[P]):
     """A kernel whose calls are operations; created by `@launcher`.
 
     Attributes:
@@ -139,8 +140,7 @@ class Launcher(Public, Generic[P]):
         # Converts a tuple to the named tuple; `Result(*values)` takes twice as long.
         self.result: Any = partial(tuple.__new__, cls)
         self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
-        self.__doc__ = self.py_func.__doc__
-        self.__module__ = self.py_func.__module__
+        self.__doc__, self.__module__ = self.py_func.__doc__, self.py_func.__module__
         self.__wrapped__ = self.py_func
 
     # --- calling ---

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copyreg
 from typing import Any
 
-from numbasync.device.device import Device
+from numbasync.device.device import Device, default_device
 from numbasync.device.event import Event
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
@@ -29,11 +29,13 @@ def _reduced(tensor: Tensor) -> tuple[Any, ...]:
     """
     if tensor.device is None:
         return _meta, (tensor.shape, tensor.dtype)
-    return _uploaded, (tensor.to_host().sync_on(tensor.device.policy.next_stream()),)
+    # On a stream of its own, the copy waits for the work on this tensor only: an event loop, which
+    # sends results, is not held up by other kernels.
+    return _uploaded, (tensor.to_host().sync_on(tensor.device.new_stream()),)
 
 
 def _uploaded(array: HostArray) -> Tensor:
-    return from_host(array).sync()
+    return from_host(array).sync_on(default_device().new_stream())
 
 
 def _meta(shape: tuple[int, ...], dtype: Any) -> Tensor:

@@ -127,6 +127,15 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
             "Write: array = await t.to_host()        # or t.to_host().sync()"
         )
 
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        """Of the elements, as of a NumPy array. Blocks until they are on the host."""
+        from dask.tokenize import normalize_token
+
+        if self.device is None:
+            return "numbasync.meta", self.shape, str(self.dtype)
+        host = self.to_host().sync_on(self.device.new_stream())
+        return "numbasync.Tensor", normalize_token(host)
+
     if TYPE_CHECKING:  # with `__getattr__`, type checkers take every name for an attribute
 
         def __dlpack__(self, **options: Any) -> Any: ...

@@ -1,4 +1,4 @@
-"""The command `numbasync`, also `python -m numbasync`: demo, doctor, bench, new."""
+"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, bench, new."""
 
 from __future__ import annotations
 
@@ -61,6 +61,15 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--full", action="store_true", help="keep the size, however long it takes")
     demo.set_defaults(run=_demo)
 
+    cluster = commands.add_parser("cluster-demo", help="price an option on a Dask cluster")
+    cluster.add_argument(
+        "address", nargs="?", help="of a scheduler; default: a cluster started here"
+    )
+    cluster.add_argument("--workers", type=int, help="default: one for each processor, 8 at most")
+    cluster.add_argument("--paths", type=float, default=1e8, help="default: 1e8")
+    cluster.add_argument("--device", help="of each worker; default: the GPUs in turn, or the CPU")
+    cluster.set_defaults(run=_cluster_demo)
+
     doctor = commands.add_parser("doctor", help="say what is installed, found and missing")
     _add_device(doctor)
     doctor.set_defaults(run=_doctor)
@@ -79,12 +88,14 @@ def _parser() -> argparse.ArgumentParser:
             "kernels",
             "devices",
             "all",
+            "dask",
             "cpu",
         ],
         help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
         "once; alloc: new arrays; copy: uploads and downloads; graph: replays; batch: "
         "command batches; kernels: plain kernels on large arrays; devices: copies between two "
-        "GPUs; all: these nine, in one process; cpu: what kernels cost without a GPU",
+        "GPUs; all: these nine, in one process; dask: tasks of a cluster; cpu: what kernels cost "
+        "without a GPU",
     )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -111,6 +122,12 @@ def _demo(args: argparse.Namespace) -> int:
     from numbasync.tools import demo
 
     return demo.run(args.image, pick_device(args.device), args.out, args.full)
+
+
+def _cluster_demo(args: argparse.Namespace) -> int:
+    from numbasync.tools import cluster_demo
+
+    return cluster_demo.run(args.address, args.workers, args.device, int(args.paths))
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -75,6 +75,8 @@ def test_importing_numbasync_is_light() -> None:
         "PIL",
         "scipy",
         "pytest",
+        "dask",
+        "distributed",
         "numbasync.batch",
     )
     program = (

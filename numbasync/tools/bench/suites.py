@@ -33,6 +33,13 @@ async def _kernels(device: Device, rounds: int) -> list[report.Record]:
     return plain + ready + more
 
 
+async def _dask(device: Device, rounds: int) -> list[report.Record]:
+    _ = na.dask  # without the extra, an error that says so
+    from numbasync.tools.bench import clusters
+
+    return await clusters.tables(device, rounds)
+
+
 # Each gives the tables of a device, measured in so many rounds.
 SUITES: dict[str, Suite] = {
     "launch": launch.tables,
@@ -44,7 +51,9 @@ SUITES: dict[str, Suite] = {
     "batch": batches.tables,
     "kernels": _kernels,
     "devices": devices.tables,
+    "dask": _dask,
 }
+OUTSIDE = frozenset(("dask",))  # of "all": it starts other processes, and needs an extra
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "
     "of one table."
@@ -62,7 +71,7 @@ def run(what: str, device: Device, rounds: int, json: Path | None) -> int:
     report.check_options(rounds, json)
     record = {**report.head(f"bench {what}", METHOD, device), "tables": []}
     report.show_head(record)
-    suites = list(SUITES) if what == "all" else [what]
+    suites = [name for name in SUITES if name not in OUTSIDE] if what == "all" else [what]
     with na.use_device(device):
         na.run(_all(suites, device, rounds, record, json))
     return 0

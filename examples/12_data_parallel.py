@@ -1,7 +1,7 @@
 """Train a small network on all devices at once: each takes a part of the data, and the gradients
 are summed over the devices. The losses are drawn to data_parallel.png.
 
-    python examples/13_data_parallel.py
+    python examples/12_data_parallel.py
 """
 
 import math

@@ -1,0 +1,88 @@
+"""What a kernel is, for caches of other processes: the same for the same source and options.
+
+Dask asks a launcher for it (`__dask_tokenize__`), to name tasks that compute the same alike.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.kernel_source import captured, find_source
+
+Normalize = Any  # a function: of any object, a value that is the same in every process
+
+
+class Tokenized:
+    """The method of launchers for Dask."""
+
+    __slots__ = ()
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        """A launcher's source, options, and what its kernel uses of its surroundings."""
+        from dask.tokenize import normalize_token
+
+        launcher: Any = self
+        dispatcher, *options = launcher.Result._made_of
+        return "numbasync.Launcher", *_of_dispatcher(dispatcher, normalize_token, ()), repr(options)
+
+
+def _of_dispatcher(dispatcher: Any, normalize: Normalize, above: tuple[Any, ...]) -> Any:
+    """A kernel or a device function. `above` are the functions whose tokens it is a part of."""
+    function: types.FunctionType = dispatcher.py_func
+    if function in above:
+        return ("recursive", function.__qualname__)
+    options = sorted((k, repr(v)) for k, v in dispatcher.targetoptions.items())
+    used = {**_globals(function), **captured(function)}
+    values = [(n, _value(v, normalize, (*above, function))) for n, v in sorted(used.items())]
+    return (
+        function.__module__, function.__qualname__, _text(function), repr(function.__defaults__),
+        repr(function.__kwdefaults__), options, values,
+    )  # fmt: skip
+
+
+def _value(value: Any, normalize: Normalize, above: tuple[Any, ...]) -> Any:
+    if hasattr(value, "py_func") and hasattr(value, "targetoptions"):
+        return _of_dispatcher(value, normalize, above)
+    if isinstance(value, Tokenized):
+        launcher: Any = value
+        return _of_dispatcher(launcher.kernel, normalize, above)
+    return normalize(value)
+
+
+def _text(function: types.FunctionType) -> Any:
+    """The source; where there is none, the compiled code."""
+    found = find_source(function)
+    code = function.__code__
+    if found is not None:
+        for node in ast.walk(found[1]):
+            if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+                lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
+                if code.co_firstlineno in lines:
+                    return ast.unparse(ast.Module([*node.body], [])), ast.unparse(node.args)
+    return _codes(code)
+
+
+def _codes(code: types.CodeType) -> tuple[Any, ...]:
+    constants = [_codes(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return code.co_code.hex(), code.co_names, code.co_varnames, constants
+
+
+def _globals(function: types.FunctionType) -> dict[str, Any]:
+    """The global constants and device functions that a kernel uses: Numba compiles them in."""
+    used = _names(function.__code__)
+    return {
+        name: value for name, value in function.__globals__.items()
+        if name in used and (
+            isinstance(value, int | float | complex | str | tuple | np.ndarray | np.generic)
+            or hasattr(value, "py_func")
+        )
+    }  # fmt: skip
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = [_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return set(code.co_names).union(*inner)

@@ -1,0 +1,81 @@
+"""`numbasync cluster-demo`: a price, one line for what it cannot do, and a clean end by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+import numbasync as na
+from numbasync.tools import cli, cluster_demo
+
+distributed = pytest.importorskip("distributed", reason="needs the extra dask")
+pytest.importorskip("rich", reason="needs the extra demo")
+
+
+def test_the_formula_and_the_kernel_agree(device: na.Device) -> None:
+    option = cluster_demo.Call()
+    assert option.price() == pytest.approx(12.00168, abs=1e-5)
+    sums = cluster_demo.simulate(3, option).sync()
+    mean = sums[:, 0].sum() * option.discount() / cluster_demo.TASK_PATHS
+    assert mean == pytest.approx(option.price(), rel=0.02)
+    assert (sums == cluster_demo.simulate(3, option).sync()).all()
+
+
+def test_mistakes_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(*argv: str) -> str:
+        assert cli.main(["cluster-demo", *argv]) == 1
+        return capsys.readouterr().err
+
+    assert "at least 1" in said("--paths", "0")
+    assert "leave it out" in said("tcp://127.0.0.1:1", "--workers", "2")
+    find = cluster_demo.importlib.util.find_spec
+    monkeypatch.setattr(
+        cluster_demo.importlib.util, "find_spec",
+        lambda name, *a: None if name == "distributed" else find(name, *a),
+    )  # fmt: skip
+    assert "pip install 'numbasync[dask]'" in said()
+
+
+def command(python: str, env: dict[str, str], *args: str) -> subprocess.Popen[str]:
+    """The command in a process group of its own."""
+    return subprocess.Popen(
+        [python, "-m", "numbasync", "cluster-demo", "--workers", "2", *args],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**env, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default", "COLUMNS": "120"},
+    )  # fmt: skip
+
+
+def test_a_price(python: str, python_env: dict[str, str]) -> None:
+    process = command(python, python_env, "--paths", "4e6")
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (0, "")
+    for part in ("2 workers, 8 tasks", "8/8", "million a second", "by formula 12.00168", "busy"):
+        assert part in out
+
+
+def is_running(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_ctrl_c_ends_it_with_its_workers(python: str, python_env: dict[str, Any]) -> None:
+    process = command(python, python_env, "--paths", "2e9")
+    assert process.stdout is not None
+    assert "2 workers" in process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "numbasync cluster-demo: interrupted" in err, err
+    assert "Traceback" not in err, err
+    end = time.perf_counter() + 20
+    while is_running(process.pid):
+        assert time.perf_counter() < end, "a worker goes on"
