@@ -15,6 +15,7 @@ from numbasync.tools.bench.peer_registry import has_own_processor
 from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
 from numbasync.tools.bench.work import saxpy
+from numbasync_kernels.nn import gemm
 
 SIZES = {"1 GiB": 2**30, "64 MiB": 2**26, "1 MiB": 2**20}
 SMALL = 4096  # bytes
@@ -24,6 +25,11 @@ COPY = "numbasync: await dst.copy_from(src)"
 RAW_COPY = "cuda.bindings: cuMemcpyPeerAsync + synchronize"
 MOVE = "numbasync: await to_device, new tensor"
 RAW_MOVE = "cuda.bindings: peer copy between two events + synchronize"
+REDUCED = {"256 MiB": 2**28, "16 MiB": 2**24, "1 MiB": 2**20}
+REDUCE = "numbasync: await all_reduce, new tensors"
+TORCH_REDUCE = "PyTorch: torch.cuda.nccl.all_reduce + synchronize"
+SIDE = 8192
+WHOLE, HALVES = "numbasync: one GPU", "numbasync: half of the rows on each GPU"
 ONE, TWO = "numbasync: one pipeline", "numbasync: two, one on each GPU"
 METHOD = "{what}, waited for. {calls} calls a round."
 
@@ -46,7 +52,9 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
                 method=METHOD,
                 base=RAW_COPY,
                 sizes=(other.ordinal, nbytes),
-                targets=(Target(f"{name} / the driver's peer copy", COPY, RAW_COPY, 1.1, 1.02),),
+                targets=(
+                    Target(f"{name} / the driver's peer copy", COPY, RAW_COPY, 1 / 0.95, 1.02),
+                ),
             )
         )
     made.append(
@@ -60,7 +68,7 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
             method=METHOD,
             base=RAW_MOVE,
             sizes=(other.ordinal, SMALL),
-            targets=(Target("4 KiB / the driver's calls", MOVE, RAW_MOVE, 4.0, 2.5),),
+            targets=(Target("4 KiB / the driver's calls", MOVE, RAW_MOVE, 1.3, 1.2),),
         )
     )
     made.append(
@@ -73,7 +81,37 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
             calls=PIPELINES,
             method=METHOD,
             base=ONE,
-            targets=(Target("two pipelines / one", TWO, ONE, 1.2, 1.05),),
+            targets=(Target("two pipelines / one", TWO, ONE, 2 / 1.95, 1.01),),
+        )
+    )
+    for name, nbytes in REDUCED.items():
+        made.append(
+            await table(
+                device,
+                rounds,
+                "reduce",
+                f"all_reduce of {name}",
+                _reductions(device, other, nbytes),
+                calls=CALLS,
+                method=METHOD,
+                base=TORCH_REDUCE,
+                sizes=(other.ordinal, nbytes),
+                targets=(
+                    Target(f"{name} / NCCL from PyTorch", REDUCE, TORCH_REDUCE, 1 / 0.95, 1.0),
+                ),
+            )
+        )
+    made.append(
+        await table(
+            device,
+            rounds,
+            "product",
+            f"a product of {SIDE} x {SIDE} float32",
+            await _products(device, other),
+            calls=PIPELINES,
+            method=METHOD,
+            base=WHOLE,
+            targets=(Target("on two GPUs / on one", HALVES, WHOLE, 1 / 1.8, 1 / 1.95),),
         )
     )
     return made
@@ -125,3 +163,56 @@ def _pipelines(near: Device, far: Device) -> list[Case]:
         Case(ONE, awaited(first), nothing_to_check),
         Case(TWO, awaited(both), nothing_to_check),
     ]
+
+
+def _reductions(near: Device, far: Device, nbytes: int) -> list[Case]:
+    array = np.arange(nbytes // 4, dtype=np.float32)
+    parts = [na.to_device(array, device).sync() for device in (near, far)]
+
+    def reduce() -> Any:
+        return na.collective.all_reduce(parts)
+
+    async def check() -> None:
+        for total in await reduce():
+            found = total.to_host().sync_on(total.device.new_stream())
+            np.testing.assert_array_equal(found, array + array)
+
+    return [Case(REDUCE, awaited(reduce), check)]
+
+
+async def _products(near: Device, far: Device) -> list[Case]:
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((SIDE, SIDE), np.float32) for _ in range(2))
+    empty = np.zeros((SIDE, SIDE), np.float32)
+    whole = [await na.to_device(x, near) for x in (empty, a, b)]
+    both = near, far
+    halves = list(
+        zip(
+            both,
+            await na.scatter(empty, both),
+            await na.scatter(a, both),
+            await na.replicate(b, both),
+            strict=True,
+        )
+    )
+
+    async def product(device: Device, out: Any, x: Any, y: Any) -> Any:
+        with na.use_device(device):
+            await gemm(out, x, y)
+            return out
+
+    async def one() -> Any:
+        return (await product(near, *whole),)
+
+    async def two() -> Any:
+        return await na.gather(*(product(*half) for half in halves))
+
+    async def check() -> None:
+        found = []
+        for calls in (one, two):
+            parts = [z.to_host().sync_on(z.device.new_stream()) for z in await calls()]
+            found.append(np.concatenate(parts))
+        np.testing.assert_allclose(found[0][:64], a[:64] @ b, rtol=1e-3)
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+    return [Case(WHOLE, awaited(one), check), Case(HALVES, awaited(two), check)]
