@@ -56,7 +56,8 @@ class OperationFuture(asyncio.Future[T]):
             is_enqueued = isinstance(op, DeviceFuture) and op.is_enqueued
             started = op if is_enqueued else _start(op, site)
             if type(started) is Submission:
-                started = _Enqueued(op, started)
+                enqueued: Any = op
+                started = _Enqueued(enqueued, started)
             self._started = started
             if type(started) is not _Enqueued and not started.is_enqueued:
                 self._task = asyncio.Task(awaited(started), loop=self.get_loop())

@@ -93,6 +93,10 @@ def test_a_number_that_is_not_there_yet_goes_to_no_closure(null: na.Device, on: 
     stream, z = null.new_stream(), na.zeros(1).sync()
     add_one(z).sync_on(stream)
     called: list[Any] = []
+
+    def follow(value: Any) -> Any:
+        called.append(value)
+
     numbers: list[Callable[[], na.DeviceOp[Any]]] = [
         lambda: z.item(),
         lambda: na.zip(add_one(z), z.item()),
@@ -100,7 +104,7 @@ def test_a_number_that_is_not_there_yet_goes_to_no_closure(null: na.Device, on: 
     ]  # fmt: skip
     for number in numbers:
         with pytest.raises(OperationError, match=r"would get the number of item\(\)"):
-            number().then(called.append).async_on(stream)
+            number().then(follow).async_on(stream)
         with pytest.raises(OperationError, match=r"would get the number of item\(\)"):
             number().async_on(stream)
     assert not called

@@ -39,7 +39,8 @@ def with_array(z: na.KernelOutput) -> None:
 @contextmanager
 def nothing_begins(how: str, device: na.Device, stream: na.Stream) -> Iterator[None]:
     """Let no launch run on the submitting thread at once, for this reason."""
-    engine = stream.backend.engine
+    backend: Any = stream.backend
+    engine = backend.engine
     if how == "gate":
         release = stream.backend.hold()
         yield
@@ -69,7 +70,8 @@ def test_it_has_run_when_it_is_submitted(stream: na.Stream, on: bool) -> None:
     before = counters.copy()
     for _ in range(3):
         add_one(z).async_on(stream)
-        assert stream.backend.spin_poll() and not stream.backend.engine.is_at_work
+        backend: Any = stream.backend
+        assert backend.spin_poll() and not backend.engine.is_at_work
     assert (counters - before).launches == 3
     assert z.to_host().sync_on(stream).tolist() == [4.0] * 8
     stream.synchronize()
@@ -101,7 +103,8 @@ def test_an_error_is_of_its_launch_alone(stream: na.Stream, on: bool) -> None:
             write_at[1, 1](z, 8).sync_on(stream)
         write_at[1, 1](z, 1).sync_on(stream)
     assert z.to_host().sync_on(stream).tolist() == [0, 4, 0, 0, 0, 0, 0, 0]
-    assert not stream.backend.engine.is_at_work
+    backend: Any = stream.backend
+    assert not backend.engine.is_at_work
 
 
 def test_after_an_error_the_rest_of_its_operation_is_skipped(stream: na.Stream, on: bool) -> None:
@@ -133,7 +136,8 @@ def test_an_error_of_one_that_runs_later(
 def test_steps_are_the_same_on_both_ways(cpu: na.Device, stream: na.Stream) -> None:
     def stepped() -> tuple[int, int, int]:
         before = counters.copy()
-        with cpu.backend.seeded(3) as stepper:
+        device: Any = cpu.backend
+        with device.seeded(3) as stepper:
             z = na.zeros(8).sync_on(stream)
             for count in range(5):
                 for _ in range(count):
@@ -174,7 +178,8 @@ def test_memory_of_a_block_grows(stream: na.Stream, on: bool) -> None:
 def test_a_thread_that_waits_for_it_is_told(stream: na.Stream, on: bool) -> None:
     z = na.zeros(8).sync_on(stream)
     add_one(z).sync_on(stream)
-    backend, last = stream.backend, stream.backend._popped
+    backend: Any = stream.backend
+    last = backend._popped
     result = begin(lambda: wait_for(lambda: backend._popped > last))
     asyncio.run(eventually(lambda: changed.waiting > 0))
     add_one(z).async_on(stream)
