@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.tools.bench.devices import RAW_COPY, RAW_MOVE
-from numbasync.tools.bench.measure import Case, timed
+from numbasync.tools.bench.devices import RAW_COPY, RAW_MOVE, RAW_QUEUED
+from numbasync.tools.bench.measure import Case, drained, timed
 from numbasync_peers import driver
 
 ENABLED_ALREADY = 704
@@ -16,7 +16,10 @@ ENABLED_ALREADY = 704
 def of_peer(ordinal: int, other: int, nbytes: int) -> list[Case]:
     """A copy from one GPU to the other, and a wait behind it."""
     pair = _Pair(ordinal, other, nbytes)
-    return [Case(RAW_COPY, timed(pair.copy, pair.drain), pair.check)]
+    return [
+        Case(RAW_COPY, timed(pair.copy, pair.drain), pair.check),
+        Case(RAW_QUEUED, drained(pair.enqueue, pair.drain), pair.check),
+    ]
 
 
 def of_move(ordinal: int, other: int, nbytes: int) -> list[Case]:
@@ -48,13 +51,16 @@ class _Pair:
     def enter(self, which: Any) -> None:
         which.ok(self.cu.cuCtxSetCurrent(which.context))
 
-    def copy(self) -> None:
+    def enqueue(self) -> None:
         self.far.ok(
             self.cu.cuMemcpyPeerAsync(
                 self.target, self.far.context, self.source, self.near.context, self.nbytes,
                 self.copying,
             )
         )  # fmt: skip
+
+    def copy(self) -> None:
+        self.enqueue()
         self.far.synchronize(self.copying)
 
     def move(self) -> None:

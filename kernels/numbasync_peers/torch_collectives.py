@@ -6,8 +6,8 @@ import importlib
 
 import numpy as np
 
-from numbasync.tools.bench.devices import TORCH_REDUCE
-from numbasync.tools.bench.measure import Case, timed
+from numbasync.tools.bench.devices import TORCH_QUEUED, TORCH_REDUCE
+from numbasync.tools.bench.measure import Case, drained, timed
 
 
 def of_reduce(ordinal: int, other: int, nbytes: int) -> list[Case]:
@@ -22,6 +22,9 @@ def of_reduce(ordinal: int, other: int, nbytes: int) -> list[Case]:
         for place in places:
             torch.cuda.synchronize(place)
 
+    def enqueue() -> None:
+        nccl.all_reduce(parts, totals)
+
     def reduce() -> None:
         nccl.all_reduce(parts, totals)
         drain()
@@ -31,4 +34,7 @@ def of_reduce(ordinal: int, other: int, nbytes: int) -> list[Case]:
         if not all(torch.equal(total.cpu(), 2 * array) for total in totals):
             raise RuntimeError("PyTorch's all_reduce gave another sum")
 
-    return [Case(TORCH_REDUCE, timed(reduce, drain), check)]
+    return [
+        Case(TORCH_REDUCE, timed(reduce, drain), check),
+        Case(TORCH_QUEUED, drained(enqueue, drain), check),
+    ]

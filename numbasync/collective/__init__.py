@@ -36,15 +36,23 @@ Tensors = tuple[Tensor, ...]
 
 
 @overload
-def all_reduce(parts: Parts, op: str = "sum") -> DeviceOp[Tensors]: ...
+def all_reduce(parts: Parts, op: str = "sum", *, out: Parts | None = None) -> DeviceOp[Tensors]: ...
 @overload
 def all_reduce(parts: Tensor, op: str = "sum", *, comm: Communicator) -> DeviceOp[Tensor]: ...
-def all_reduce(parts: Any, op: str = "sum", *, comm: Communicator | None = None) -> DeviceOp[Any]:
+def all_reduce(
+    parts: Any,
+    op: str = "sum",
+    *,
+    out: Parts | None = None,
+    comm: Communicator | None = None,
+) -> DeviceOp[Any]:
     """The reduction of all parts, element by element, on every device.
 
     Args:
         parts: tensors of equal shape and dtype, each of another device; with `comm`, one tensor.
         op: `"sum"`, `"prod"`, `"min"`, `"max"`, or of floats `"avg"`.
+        out: the tensors that the results are written to, one on each device, such as the parts
+            themselves; None: new ones. Not with `comm`.
 
     Raises:
         ShapeError, DTypeError, CallerError: the parts, or the reduction, do not fit.
@@ -53,7 +61,14 @@ def all_reduce(parts: Any, op: str = "sum", *, comm: Communicator | None = None)
         CollectiveError: when awaited: another process has called something else.
     """
     if comm is None:
-        return local.all_reduce(local.checked_parts(_listed(parts), "all_reduce"), op)
+        tensors = local.checked_parts(_listed(parts), "all_reduce")
+        return local.all_reduce(
+            tensors, op, None if out is None else local.checked_out(out, tensors)
+        )
+    if out is not None:
+        raise CallerError(
+            "all_reduce of a group of processes gives a new tensor: leave out=... out."
+        )
     return group_ops.all_reduce(group_ops.checked(parts, "all_reduce"), op, comm)
 
 

@@ -20,7 +20,7 @@ from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeE
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.copies import copy
+from numbasync.tensors.copies import copy, written
 from numbasync.tensors.devices import moved
 from numbasync.tensors.tensor import Tensor
 
@@ -33,6 +33,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
     Args:
         parts: contiguous tensors of equal shape and dtype, each of another device.
         shape: of each result.
+        out: the tensors of the results; None: new ones.
         by_copies: the steps that give the result on the device of a context, by its number.
         enqueue: the call of the library.
     """
@@ -44,6 +45,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         shape: tuple[int, ...],
         by_copies: Callable[[int, Context], Steps[Tensor]],
         enqueue: Enqueue,
+        out: Sequence[Tensor] | None = None,
     ) -> None:
         self._site = call_site(3)
         self._name = name
@@ -51,6 +53,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         self._shape = shape
         self._by_copies = by_copies
         self._enqueue = enqueue
+        self._out = out
         self.default_stream = next_stream_of(_device(parts[0]))
 
     def steps(self, ctx: Context) -> Steps[tuple[Tensor, ...]]:
@@ -69,11 +72,33 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 )
                 contexts.append(part)
                 results.append(value)
+            if self._out is not None:
+                results = yield from self._placed(ctx, devices, contexts, results)
         else:
             yield from self._by_library(ctx, devices, ranks, contexts, results)
         for part in contexts:
             join(ctx, part)
         return tuple(results)
+
+    def _placed(
+        self,
+        ctx: Context,
+        devices: Sequence[Device],
+        contexts: list[Context],
+        results: Sequence[Tensor],
+    ) -> Steps[list[Tensor]]:
+        """Copy new results to the tensors of `out`, which may be the parts, once all are read."""
+        reading = list(contexts)
+        for out, result, device in zip(self._out or (), results, devices, strict=True):
+
+            def steps(part: Context, out: Tensor = out, result: Tensor = result) -> Steps[None]:
+                for other in reading:
+                    part.after(other.submission)
+                yield from copy(part, out, result)
+
+            part, _ = yield from on_stream(ctx, next_stream_of(device), self._name, steps)
+            contexts.append(part)
+        return list(self._out or ())
 
     def _by_library(
         self,
@@ -87,11 +112,14 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         opened: list[Context] = []
 
         def steps(part: Context) -> Steps[None]:
-            result = Tensor.allocate(part, self._shape, self._parts[0].dtype)
             source = self._parts[len(opened)]
+            if self._out is None:
+                result = Tensor.allocate(part, self._shape, source.dtype)
+            else:
+                result = self._out[len(opened)]
             with part.device.submit_lock:
                 part.read(source.storage, source)
-                part.retain(result.storage)
+                written(part, result, is_new=self._out is None)
             opened.append(part)
             results.append(result)
             if len(opened) < len(devices):
@@ -119,14 +147,16 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         return f"{self._name} of {len(self._parts)} devices"
 
 
-def all_reduce(parts: Sequence[Tensor], op: str) -> DeviceOp[tuple[Tensor, ...]]:
+def all_reduce(
+    parts: Sequence[Tensor], op: str, out: Sequence[Tensor] | None
+) -> DeviceOp[tuple[Tensor, ...]]:
     check_reduction(op, parts[0].dtype)
 
     def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
         rank.all_reduce(stream, send.handle, recv.handle, op)
 
     return LocalOp(
-        "all_reduce", parts, parts[0].shape, lambda i, ctx: _reduced(ctx, parts, op), call
+        "all_reduce", parts, parts[0].shape, lambda i, ctx: _reduced(ctx, parts, op), call, out
     )
 
 
@@ -239,4 +269,19 @@ def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
                 f"{what} takes one tensor a device, and {device.label} has several: reduce those "
                 "by a kernel, or copy one: await na.to_device(t, device)."
             )
+    return tensors
+
+
+def checked_out(out: Sequence[Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors like the parts, on their devices.
+
+    Raises:
+        DTypeError, ShapeError, CallerError: they are not.
+    """
+    tensors = checked_parts(out, "out of a collective")
+    for tensor, part in zip(tensors, parts, strict=False):
+        if (tensor.shape, tensor.dtype, tensor.device) != (part.shape, part.dtype, part.device):
+            raise ShapeError(f"a result like {part!r} cannot be written to {tensor!r}.")
+    if len(tensors) != len(parts):
+        raise CallerError(f"out has {len(tensors)} tensors for {len(parts)} devices.")
     return tensors

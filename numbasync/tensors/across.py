@@ -12,8 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from numbasync.device import access
 from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of, submit_locks
+from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError, NotAGraphNodeError
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
@@ -82,6 +84,48 @@ def copy_across(
         ctx.read(src.storage, src, anywhere=True)
         written(ctx, dst, is_new)
         ctx.queue.copy_peer(dst.handle, src.handle, source.backend)
+
+
+def try_copy_across(
+    submission: Submission, dst: DeviceArray, src: DeviceArray, is_new: bool = False
+) -> bool:
+    """The fast path of `copy_across`, on a stream of `dst`'s device. False, with nothing enqueued:
+    another stream must be waited for, or the arrays are not plain.
+    """
+    stream = submission.stream
+    device, source = stream.device, src.device
+    near, far = dst.own_storage, src.own_storage
+    if (
+        near is None
+        or far is None
+        or source is None
+        or near.fast_path_device is not device.backend
+        or far.fast_path_device is not source.backend
+        or near.links is not None
+        or far.links is not None
+        or dst.source is not None
+        or src.source is not None
+        or not (dst.nbytes and dst.is_contiguous and src.is_contiguous)
+        or not device.backend.copies_from(source.backend)
+    ):
+        return False
+    ascending = (device.kind, device.ordinal) < (source.kind, source.ordinal)
+    first, second = (device, source) if ascending else (source, device)
+    with first.submit_lock, second.submit_lock:
+        if access.is_written_elsewhere(far, stream) or (
+            not is_new and access.is_used_elsewhere(near, stream)
+        ):
+            return False
+        submission.keep_alive += (near, far)
+        submission.nbytes += dst.nbytes
+        queue = submission.queue = submission.queue or stream.backend.open()
+        queue.copy_peer(dst.handle, src.handle, source.backend)
+        for storage in (near, far):
+            if storage.attached_graphs is not None:
+                storage.invalidate_graphs()
+        access.record_read(far, submission)
+        access.record_write(near, submission)
+    return True
 
 
 def _on(ctx: Context, device: Device, name: str, steps: Callable[[Context], Steps[T]]) -> Steps[T]:

@@ -19,7 +19,7 @@ from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import Later
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.simple_op import SimpleOp
-from numbasync.tensors.across import check_stream, copy_across
+from numbasync.tensors.across import check_stream, copy_across, try_copy_across
 from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.parallel_copy import LARGE
@@ -151,6 +151,7 @@ class Memcpy(DeviceOp[Any]):
             isinstance(dst, DeviceArray) and isinstance(src, DeviceArray)
             and dst.device is not src.device and None not in (dst.device, src.device)
         )  # fmt: skip
+        self.has_fast_path = self._is_across
 
     @property
     def default_stream(self) -> Stream | None:  # type: ignore[override]
@@ -174,6 +175,15 @@ class Memcpy(DeviceOp[Any]):
         if isinstance(dst, np.ndarray) or isinstance(src, np.ndarray):
             return None  # other code may read and write the host array
         return operands_of(dst, src)
+
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        dst, src = self._dst, self._src
+        if submission.stream.device is not dst.device:
+            return False
+        return try_copy_across(submission, dst, src)  # type: ignore[arg-type]
+
+    def result(self) -> Any:
+        return self._dst
 
     def steps(self, ctx: Context) -> Steps[Any]:
         dst, src = self._dst, self._src

@@ -12,13 +12,16 @@ import numpy as np
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device, chosen_device, default_device
 from numbasync.device.several import checked_devices, next_stream_of
+from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import is_op, suppress_unused_warnings
-from numbasync.tensors.across import check_not_recorded, check_stream, copy_across
+from numbasync.tensors.across import check_not_recorded, check_stream, copy_across, try_copy_across
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.copies import HostArray, copy
 from numbasync.tensors.copy_ops import operands_of
 from numbasync.tensors.create import from_host
@@ -183,9 +186,26 @@ class ToDevice(_OnOneDevice):
         self._site = call_site(2)
         self._source = t
         self._device = device
+        self._value: Any = None
+        self.has_fast_path = type(t) is Tensor and t.device not in (None, device)
 
     def operands(self) -> frozenset[int] | None:
         return _operands([self._source])
+
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        source, device = self._source, self._device
+        if submission.stream.device is not device:
+            return False
+        spec = source.spec or ArraySpec(source.shape, source.dtype)
+        storage = (pool or device.pool).reuse(spec.nbytes)
+        if storage is None:
+            return False
+        self._value = Tensor.of(device, storage, spec)
+        return try_copy_across(submission, self._value, source, is_new=True)
+
+    def result(self) -> Any:
+        value, self._value = self._value, None
+        return value
 
     def steps(self, ctx: Context) -> Steps[Any]:
         check_stream(ctx, self._device, self._source)

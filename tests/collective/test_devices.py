@@ -48,6 +48,21 @@ def test_all_reduce(devices: list[na.Device], size: int, op: str, dtype: str) ->
         np.testing.assert_array_equal(array, expected)
 
 
+def test_all_reduce_in_place_and_to_given_tensors(devices: list[na.Device]) -> None:
+    parts, out = parts_on(devices, 1000), parts_on(devices, 1000)
+    total = part(0, 1000) + part(1, 1000)
+    assert all_reduce(parts, out=out).sync() == tuple(out)
+    for array in elements(tuple(out), devices):
+        np.testing.assert_array_equal(array, total)
+    all_reduce(parts, out=parts).sync()
+    for array in elements(tuple(parts), devices):
+        np.testing.assert_array_equal(array, total)
+    with pytest.raises(ShapeError, match="cannot be written to"):
+        all_reduce(parts, out=[t[:10] for t in out])
+    with pytest.raises(CallerError, match="out has 1 tensors for 2 devices"):
+        all_reduce(parts, out=out[:1])
+
+
 def test_nan_is_the_least_and_the_greatest(devices: list[na.Device]) -> None:
     rows = np.array([[1, np.nan], [np.nan, 1]], np.float32)
     parts = [na.to_device(row, device).sync() for row, device in zip(rows, devices, strict=True)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from numbasync.backend.cuda.driver import enter
 from numbasync.backend.protocols import counters
-from numbasync.errors import DriverError
+from numbasync.errors import DriverError, RankLostError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.arrays import CudaArray
@@ -23,6 +23,7 @@ DTYPES = {
     "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
     "float32": 7, "float64": 8, "bfloat16": 9,
 }  # fmt: skip
+REMOTE_ERROR = 6
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 
@@ -73,6 +74,10 @@ class Nccl:
         try:
             return getattr(self.bindings, name)(*args)
         except self.bindings.NCCLError as error:
+            if int(error.status) == REMOTE_ERROR:
+                raise RankLostError(
+                    f"nccl {name}: another process of the group has ended."
+                ) from error
             raise DriverError(f"nccl {name}", int(error.status), str(error), "") from error
 
 

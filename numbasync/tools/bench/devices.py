@@ -9,8 +9,9 @@ import numpy as np
 
 import numbasync as na
 from numbasync.device.device import Device
+from numbasync.testing.timing.timer import Stopwatch
 from numbasync.tools.bench import report
-from numbasync.tools.bench.measure import Case, awaited
+from numbasync.tools.bench.measure import Case, Run, awaited, timed
 from numbasync.tools.bench.peer_registry import has_own_processor
 from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
@@ -20,14 +21,19 @@ from numbasync_kernels.nn import gemm
 SIZES = {"1 GiB": 2**30, "64 MiB": 2**26, "1 MiB": 2**20}
 SMALL = 4096  # bytes
 CALLS, SMALL_CALLS, PIPELINES = 10, 200, 5
-STEPS, ELEMENTS = 50, 2**22  # launches of a pipeline, and the elements of each
+STEPS, ELEMENTS = 20, 2**27  # launches of a pipeline, and the elements of each
 COPY = "numbasync: await dst.copy_from(src)"
+QUEUED_COPY = "numbasync: copies enqueued, then awaited"
 RAW_COPY = "cuda.bindings: cuMemcpyPeerAsync + synchronize"
+RAW_QUEUED = "cuda.bindings: copies enqueued, then synchronize"
 MOVE = "numbasync: await to_device, new tensor"
+SYNC_MOVE = "numbasync: to_device.sync(), new tensor"
 RAW_MOVE = "cuda.bindings: peer copy between two events + synchronize"
 REDUCED = {"256 MiB": 2**28, "16 MiB": 2**24, "1 MiB": 2**20}
 REDUCE = "numbasync: await all_reduce, new tensors"
+QUEUED_REDUCE = "numbasync: all_reduce to given tensors, enqueued, then awaited"
 TORCH_REDUCE = "PyTorch: torch.cuda.nccl.all_reduce + synchronize"
+TORCH_QUEUED = "PyTorch: torch.cuda.nccl.all_reduce enqueued, then synchronize"
 SIDE = 8192
 WHOLE, HALVES = "numbasync: one GPU", "numbasync: half of the rows on each GPU"
 ONE, TWO = "numbasync: one pipeline", "numbasync: two, one on each GPU"
@@ -53,7 +59,9 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
                 base=RAW_COPY,
                 sizes=(other.ordinal, nbytes),
                 targets=(
-                    Target(f"{name} / the driver's peer copy", COPY, RAW_COPY, 1 / 0.95, 1.02),
+                    Target(
+                        f"{name} / the driver's peer copy", QUEUED_COPY, RAW_QUEUED, 1 / 0.95, 1.02
+                    ),
                 ),
             )
         )
@@ -68,7 +76,7 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
             method=METHOD,
             base=RAW_MOVE,
             sizes=(other.ordinal, SMALL),
-            targets=(Target("4 KiB / the driver's calls", MOVE, RAW_MOVE, 1.3, 1.2),),
+            targets=(Target("4 KiB / the driver's calls", SYNC_MOVE, RAW_MOVE, 1.3, 1.2),),
         )
     )
     made.append(
@@ -97,7 +105,9 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
                 base=TORCH_REDUCE,
                 sizes=(other.ordinal, nbytes),
                 targets=(
-                    Target(f"{name} / NCCL from PyTorch", REDUCE, TORCH_REDUCE, 1 / 0.95, 1.0),
+                    Target(
+                        f"{name} / NCCL from PyTorch", QUEUED_REDUCE, TORCH_QUEUED, 1 / 0.95, 1.0
+                    ),
                 ),
             )
         )
@@ -130,13 +140,45 @@ def _copies(near: Device, far: Device, nbytes: int) -> list[Case]:
     array = np.arange(nbytes // 4, dtype=np.uint32)
     src = na.from_host(array).sync_on(near.new_stream())
     dst = na.zeros(array.shape, array.dtype).sync_on(far.new_stream())
-    return [_case(COPY, lambda: dst.copy_from(src), array)]
+    stream = far.new_stream()
+
+    async def check() -> None:
+        np.testing.assert_array_equal(dst.to_host().sync_on(stream), array)
+
+    return [
+        _case(COPY, lambda: dst.copy_from(src), array),
+        Case(QUEUED_COPY, _queued(lambda: dst.copy_from(src), stream), check),
+    ]
+
+
+def _queued(call: Callable[[], Any], stream: Any) -> Run:
+    """Calls that are all enqueued before the first is awaited."""
+
+    async def run(calls: int) -> float:
+        with Stopwatch() as watch:
+            for future in [na.spawn(call(), stream) for _ in range(calls)]:
+                await future
+        return watch.seconds
+
+    return run
 
 
 def _moves(near: Device, far: Device) -> list[Case]:
     array = np.arange(SMALL // 4, dtype=np.uint32)
     src = na.from_host(array).sync_on(near.new_stream())
-    return [_case(MOVE, lambda: na.to_device(src, far), array)]
+
+    def move() -> None:
+        na.to_device(src, far).sync()
+
+    async def check() -> None:
+        np.testing.assert_array_equal(
+            na.to_device(src, far).sync().to_host().sync_on(far.new_stream()), array
+        )
+
+    return [
+        _case(MOVE, lambda: na.to_device(src, far), array),
+        Case(SYNC_MOVE, timed(move, lambda: None), check),
+    ]
 
 
 def _pipelines(near: Device, far: Device) -> list[Case]:
@@ -177,7 +219,15 @@ def _reductions(near: Device, far: Device, nbytes: int) -> list[Case]:
             found = total.to_host().sync_on(total.device.new_stream())
             np.testing.assert_array_equal(found, array + array)
 
-    return [Case(REDUCE, awaited(reduce), check)]
+    out = [na.to_device(array, device).sync() for device in (near, far)]
+    return [
+        Case(REDUCE, awaited(reduce), check),
+        Case(
+            QUEUED_REDUCE,
+            _queued(lambda: na.collective.all_reduce(parts, out=out), near.new_stream()),
+            check,
+        ),
+    ]
 
 
 async def _products(near: Device, far: Device) -> list[Case]:
