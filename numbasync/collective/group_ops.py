@@ -15,7 +15,7 @@ from numbasync.collective.exchange import GroupKey
 from numbasync.collective.reductions import check_reduction
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
-from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
+from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, RankLostError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
@@ -110,7 +110,12 @@ class GroupOp(DeviceOp[Any]):
         with ctx.device.submit_lock:
             if tensor is not None:
                 ctx.read(tensor.storage, tensor)
-            self._by_library.call(rank, stream, send.handle, recv.handle)
+            try:
+                self._by_library.call(rank, stream, send.handle, recv.handle)
+            except RankLostError as error:
+                self._channel.failure = error
+                rank.abort()
+                raise
         done = ctx.device.backend.new_event(timing=False)
         stream.record(done)
         work = WorkOnDevice(rank, done)

@@ -93,10 +93,13 @@ def cuda_dumps(tensor: Tensor) -> tuple[Header, list[Any]]:
     """A tensor's header and its memory on the device, once the work on the tensor is done.
 
     Raises:
-        NotImplementedError: the tensor is not in GPU memory; Dask then takes the next family.
+        NotImplementedError: the tensor is not in GPU memory, or has records; Dask then takes the
+            next family.
     """
     if tensor.device is None or not tensor.size:
         raise NotImplementedError("a tensor without memory")
+    if tensor.dtype.names is not None:
+        raise NotImplementedError("a tensor of records")
     data = _bytes(tensor)
     if _is_on_host(data):
         raise NotImplementedError("a tensor in host memory")
