@@ -163,6 +163,24 @@ def test_an_error_that_the_driver_reports_once(null: na.Device, on: bool) -> Non
     na.run(main())
 
 
+def test_work_is_settled_under_the_streams_lock(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    submission, settled = committed(stream), threading.Event()
+    stream.ensure_signalled(submission.sequence)
+
+    def settle() -> None:
+        stream.advance()
+        settled.set()
+
+    thread = threading.Thread(target=settle)
+    with stream._lock:
+        thread.start()
+        assert not settled.wait(0.1)
+        assert not submission.done
+    thread.join()
+    assert submission.done
+
+
 def test_objects_are_dropped_outside_of_the_lock(null: na.Device, on: bool) -> None:
     """Their finalisers may take long, and may need the lock themselves."""
     stream, free = null.new_stream(), list[bool]()
