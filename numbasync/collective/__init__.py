@@ -67,7 +67,7 @@ def all_reduce(
         )
     if out is not None:
         raise CallerError(
-            "all_reduce of a group of processes gives a new tensor: leave out=... out."
+            f"all_reduce of {comm!r} gives a new tensor, and takes no out={out!r:.40}."
         )
     return group_ops.all_reduce(group_ops.checked(parts, "all_reduce"), op, comm)
 
