@@ -17,6 +17,7 @@ import select
 import shutil
 import socket
 import struct
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def new_key(size: int) -> GroupKey:
     if not isinstance(size, int) or size < 1:
         raise CallerError(f"a group has 1 rank or more, not {size!r}.")
     if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):
-        raise CallerError("processes exchange by Unix sockets, which this system has not.")
+        raise CallerError(f"processes exchange by Unix sockets, which {sys.platform} has not.")
     return GroupKey(tempfile.mkdtemp(prefix="numbasync-"), size)
 
 

@@ -238,7 +238,9 @@ def check_rows(tensor: Tensor) -> None:
         ShapeError: the tensor has no axis.
     """
     if not tensor.shape:
-        raise ShapeError("all_gather joins along the first axis, which a scalar has not.")
+        raise ShapeError(
+            f"all_gather of {tensor!r} joins along the first axis, which a scalar has not."
+        )
 
 
 def check_rank(rank: Any, ranks: int) -> None:
