@@ -112,11 +112,11 @@ def tables(costs: Costs | None = None) -> str:
     """The tables of docs/scaling.md, in Markdown."""
     costs = costs or Costs()
     work, launches, nbytes = 0.1, 300, 100 << 20
-    lines = [
-        "| GPUs | strong, a process each | strong, one process | weak, a process each | "
-        "Dask, tasks of 100 ms | of 10 ms |",
-        "|---:|---:|---:|---:|---:|---:|",
-    ]
+    titles = (
+        "GPUs", "strong, a process each", "strong, one process", "weak, a process each",
+        "Dask, tasks of 100 ms", "of 10 ms",
+    )  # fmt: skip
+    lines = [f"| {' | '.join(titles)} |", "|---:" * len(titles) + "|"]
     for count in COUNTS:
         cells = [f"{count:,}"]
         one = training_step(costs, 1, work, launches, nbytes, one_process=False)
