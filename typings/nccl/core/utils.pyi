@@ -1,0 +1,3 @@
+from typing import Any
+
+def get_unique_id() -> Any: ...
