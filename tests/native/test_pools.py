@@ -16,11 +16,18 @@ pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core i
 both_ways = pytest.mark.parametrize("on", [True, False])
 
 
+def gpu_memory() -> Any:
+    """The module of a GPU's pools, whose blocks the core knows, and no longer a null device's."""
+    memory = pytest.importorskip("numbasync.backend.cuda.memory", exc_type=ImportError)
+    native.known(memory.CudaMemory)
+    return memory
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_blocks_are_counted_and_returned_as_by_python(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = pytest.importorskip("numbasync.backend.cuda.memory", exc_type=ImportError)
+    memory = gpu_memory()
     answers = []
     for on in (False, True):
         native.switch(on)
@@ -53,7 +60,7 @@ def test_blocks_are_counted_and_returned_as_by_python(
 
 @both_ways
 def test_a_pool_with_a_limit_counts_what_it_gets_back(on: bool) -> None:
-    memory = pytest.importorskip("numbasync.backend.cuda.memory", exc_type=ImportError)
+    memory = gpu_memory()
     native.switch(on)
     blocks = object.__new__(memory.CudaPool)
     blocks._spare, blocks._lock, blocks._most_spare = {}, native.new_lock(), 10_000
