@@ -113,8 +113,7 @@ class GroupOp(DeviceOp[Any]):
             try:
                 self._by_library.call(rank, stream, send.handle, recv.handle)
             except RankLostError as error:
-                self._channel.failure = error
-                rank.abort()
+                self._channel.failure = error  # a second call would wait for the lost rank
                 raise
         done = ctx.device.backend.new_event(timing=False)
         stream.record(done)
