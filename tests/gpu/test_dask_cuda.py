@@ -10,6 +10,7 @@ import pytest
 import numbasync as na
 from tests.common import add_one, host, put
 
+pytestmark = pytest.mark.cuda
 protocol = pytest.importorskip("distributed.protocol", reason="needs the extra dask")
 serialize = pytest.importorskip("numbasync.dask.serialize")
 RECORD = np.dtype([("a", "i4"), ("b", "f8")])

@@ -117,7 +117,7 @@ async def test_gather_needs_few_signals(
     device: na.Device, stream: na.Stream, gate: Gate, signals: list[int]
 ) -> None:
     z = await na.zeros(4)
-    await add_one[1, 4, stream](z)  # compiled
+    await add_one[1, 4, stream](await na.zeros(4))  # compiled
     signals.clear()
     gate.close()
     together = asyncio.gather(*(add_one[1, 4, stream](z) for _ in range(50)))
