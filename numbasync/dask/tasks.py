@@ -41,6 +41,10 @@ class OperationFuture(Future[T]):
         # A synchronous client has its loop on a thread of its own.
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(result, home)).__await__()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_cleared"):  # it was constructed
+            super().__del__()
+
 
 class Packed:
     """A value of a task, pickled when the task is made. Only the worker restores it, once for each
