@@ -140,10 +140,11 @@ def test_bench_launch(
     for t in timings.values():
         assert 0 < t["low"] <= t["median"] <= t["high"]
         assert t["rounds"] == 3
-    # The chain of costs, whatever the machine. On a GPU waiting costs more than submitting; on the
-    # CPU device who submits a short operation has done it, and building one costs more than not.
-    less = "build + submit" if device.kind == "cuda" else "submit a built op"
-    assert timings[f"numbasync: {less}"]["low"] < timings["numbasync: build + await"]["high"]
+    # On a GPU waiting costs more than submitting, whatever the machine; on the CPU device a short
+    # operation has run when it is submitted.
+    if device.kind == "cuda":
+        submitted = timings["numbasync: build + submit"]["low"]
+        assert submitted < timings["numbasync: build + await"]["high"]
     assert "| numbasync: build + await |" in report.markdown(found)
 
 
