@@ -52,12 +52,12 @@ async def main() -> None:
     whole = await na.gather_parts(smoothed, device=devices[0])
 
     with na.use_device(devices[0]):
-        found = await whole.to_host()
+        doubled = await whole.to_host()
     inner = np.array_split(array, len(devices))
     for part in inner:
         part[1:-1] = (part[:-2] + part[1:-1] + part[2:]) / 3
-    np.testing.assert_allclose(found, 2 * np.concatenate(inner), rtol=1e-6)
-    print(f"{len(found):,} numbers by {group!r}: {group.statistics()}")
+    np.testing.assert_allclose(doubled, 2 * np.concatenate(inner), rtol=1e-6)
+    print(f"{len(doubled):,} numbers by {group!r}: {group.statistics()}")
 
 
 na.run(main())

@@ -76,7 +76,7 @@ class _Pair:
     async def check(self) -> None:
         self.enter(self.far)
         self.move()
-        found = np.zeros(self.nbytes, np.uint8)
-        self.far.ok(self.cu.cuMemcpyDtoH(found.ctypes.data, self.target, self.nbytes))
-        if not (found == 7).all():
+        elements = np.zeros(self.nbytes, np.uint8)
+        self.far.ok(self.cu.cuMemcpyDtoH(elements.ctypes.data, self.target, self.nbytes))
+        if not (elements == 7).all():
             raise RuntimeError("the copy has other bytes than its source")

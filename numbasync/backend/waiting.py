@@ -1,4 +1,4 @@
-"""What can be waited for, and who is told: prerequisites, events and wakers."""
+"""What can be waited for, and what tells of it: prerequisites, events and wakers."""
 
 from __future__ import annotations
 

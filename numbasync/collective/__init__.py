@@ -6,7 +6,7 @@ In one process they take one tensor a device, and give a tuple of new tensors, o
 
 In a group of processes each process passes its tensor and its communicator, and gets a tensor:
 
-    comm = await na.collective.connect(key, rank)  # key = na.collective.new_key(2), made once
+    comm = await na.collective.connect(key, rank)  # key = na.collective.new_key(2), created once
     total = await na.collective.all_reduce(t, comm=comm)
 
 Where the devices have a library of collectives, which for GPUs is NCCL (`pip install

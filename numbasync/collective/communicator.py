@@ -168,7 +168,7 @@ class Communicator:
     The constructor blocks until every process of the group has called it; `connect` does not.
 
     Args:
-        key: the group's key, made once by `new_key` and passed to every process.
+        key: the group's key, created once by `new_key` and passed to every process.
         rank: this process's number, from 0; each is taken once.
         device: the device of the results; None: the default device.
         timeout: seconds that connecting, and each collective, may wait for other processes.

@@ -43,7 +43,7 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 @dataclass(frozen=True)
 class GroupKey:
-    """What the processes of one group have in common; made by `new_key`, and pickled to each.
+    """What the processes of one group have in common; created by `new_key`, and pickled to each.
 
     Attributes:
         folder: a folder of this user's, in which rank 0 listens.
@@ -208,7 +208,7 @@ class Exchange:
         )
 
     def _gather(self, digest: bytes, what: str) -> None:
-        # Before the other ranks give up, so that they are told which rank is late.
+        # Before the other ranks give up, so that its answer can name the late rank.
         deadline = time.monotonic() + 0.9 * self.timeout
         for rank, peer in self._peers.items():
             try:

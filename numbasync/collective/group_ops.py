@@ -97,7 +97,8 @@ class GroupOp(DeviceOp[Any]):
         if self._channel.failure is not None:
             raise self._channel.failure
         tensor, shape = self._tensor, self._by_library.shape
-        if tensor is not None and not tensor.is_contiguous:
+        if tensor is not None and (not tensor.is_contiguous or tensor.source is not None):
+            # A copy is ordered after the work of the library whose array it is.
             packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
             yield from copy(ctx, packed, tensor)
             tensor = packed

@@ -62,7 +62,8 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 f"{self} runs on several devices, and a graph holds the work of one."
             )
         devices = tuple(_device(part) for part in self._parts)
-        ranks = _ranks(devices, self._parts[0]) if self._parts[0].size else None
+        is_plain = self._parts[0].size and all(t.source is None for t in self._tensors())
+        ranks = _ranks(devices, self._parts[0]) if is_plain else None
         results: list[Tensor] = []
         contexts: list[Context] = []
         if ranks is None:
@@ -79,6 +80,10 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         for part in contexts:
             join(ctx, part)
         return tuple(results)
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        """All that it reads or writes. Those of other libraries are ordered by copies only."""
+        return (*self._parts, *(self._out or ()))
 
     def _placed(
         self,

@@ -103,7 +103,7 @@ def cuda_dumps(tensor: Tensor) -> tuple[Header, list[Any]]:
     data = _bytes(tensor)
     if _is_on_host(data):
         raise NotImplementedError("a tensor in host memory")
-    for user in access.users(data.storage):  # whoever sends the frame knows no streams
+    for user in access.users(data.storage):  # a frame is sent without regard to streams
         if not user.done:
             user.stream.synchronize()
     return _header(tensor), [data]

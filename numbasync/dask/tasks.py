@@ -47,8 +47,8 @@ class OperationFuture(Future[T]):
 
 
 class Packed:
-    """A value of a task, pickled when the task is made. Only the worker restores it, once for each
-    run: not the scheduler, which has no use for it, and need not have a device.
+    """A value of a task, pickled when the task is created. Only the worker restores it, once for
+    each run: not the scheduler, which has no use for it, and need not have a device.
     """
 
     __slots__ = ("data",)
@@ -152,8 +152,8 @@ def map_ops(
 def _name(op: Any) -> str:
     """What Dask's dashboard groups tasks by."""
     label = op.label if isinstance(op, DeviceOp) else getattr(op, "__name__", type(op).__name__)
-    found = re.match(r"\w+", label)
-    return found[0] if found else "operation"
+    word = re.match(r"\w+", label)
+    return word[0] if word else "operation"
 
 
 def _sent(value: Any) -> Any:
@@ -178,5 +178,5 @@ async def _await_op(op: Packed) -> Any:
 
 async def _await_call(function: Packed, *args: Any) -> Any:
     values = [pickle.loads(arg.data) if type(arg) is Packed else arg for arg in args]
-    made = _function(function.data)(*values)
-    return await made if inspect.isawaitable(made) else made
+    result = _function(function.data)(*values)
+    return await result if inspect.isawaitable(result) else result

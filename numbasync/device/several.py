@@ -37,12 +37,14 @@ def checked_devices(devices: Any, what: str) -> tuple[Device, ...]:
         CallerError: `devices` is no sequence of devices, or empty. The message says that `what`
             takes devices.
     """
-    found = tuple(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else ()
-    wrong = [d for d in found if not isinstance(d, Device)]
-    if not found or wrong:
+    listed = (
+        tuple(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else ()
+    )
+    wrong = [d for d in listed if not isinstance(d, Device)]
+    if not listed or wrong:
         given = f"{wrong[0]!r:.60} among them" if wrong else f"{devices!r:.60}"
         raise CallerError(
             f"{what} takes a list of devices, not {given}: write na.devices('cuda'), or "
             "na.devices('cpu')[:2], say."
         )
-    return found
+    return listed

@@ -22,13 +22,13 @@ Placed = list[tuple[int, Tensor]]
 
 def placed_tensors(values: tuple[Any, ...]) -> Placed:
     """Position and tensor of each argument that is a tensor, also in a partition or a tuple."""
-    found: Placed = []
+    placed: Placed = []
     for i, value in enumerate(values):
         for v in flat(value) if isinstance(value, tuple) else (value,):
             tensor = v.tensor if isinstance(v, Partition | SharedTensor) else v
             if isinstance(tensor, Tensor):
-                found.append((i, tensor))
-    return found
+                placed.append((i, tensor))
+    return placed
 
 
 def home_of(launcher: KernelSpec, values: tuple[Any, ...]) -> Device | None:

@@ -55,10 +55,10 @@ def _value(value: Any, normalize: Normalize, above: tuple[Any, ...]) -> Any:
 
 def _text(function: types.FunctionType) -> Any:
     """The source; where there is none, the compiled code."""
-    found = find_source(function)
+    source = find_source(function)
     code = function.__code__
-    if found is not None:
-        for node in ast.walk(found[1]):
+    if source is not None:
+        for node in ast.walk(source[1]):
             if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
                 lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
                 if code.co_firstlineno in lines:

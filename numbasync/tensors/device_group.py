@@ -33,7 +33,7 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """What a `DeviceGroup` has worked on since it was made, in the order of its devices.
+    """What a `DeviceGroup` has worked on since it was created, in the order of its devices.
 
     Attributes:
         submitted: the parts given to each device.
@@ -144,8 +144,8 @@ class DeviceGroup(Public):
         self._submitted[device] += 1
         try:
             with use_device(device):
-                made = not_a_coroutine(f(part), "map", f)
-                op: DeviceOp[U] = check_op(made, "what the function of map returns")
+                returned = not_a_coroutine(f(part), "map", f)
+                op: DeviceOp[U] = check_op(returned, "what the function of map returns")
                 return await op
         finally:
             self._done[device] += 1

@@ -87,7 +87,7 @@ def scatter(
         ShapeError: `t` has no such axis.
         As `to_device`.
     """
-    found = checked_devices(devices, "scatter")
+    targets = checked_devices(devices, "scatter")
     array = _array(t, "scatter")
     tensor: Any = array.tensor if isinstance(array, SharedTensor) else array
     rank = len(tensor.shape)
@@ -98,9 +98,9 @@ def scatter(
             "scatter of a tensor without axes: it has none to cut along; write na.replicate."
         )  # fmt: skip
     before = (slice(None),) * (axis % rank)
-    size, larger = divmod(tensor.shape[axis], len(found))
+    size, larger = divmod(tensor.shape[axis], len(targets))
     parts, start = [], 0
-    for i, device in enumerate(found):
+    for i, device in enumerate(targets):
         end = start + size + (i < larger)
         parts.append((tensor[(*before, slice(start, end))], device))
         start = end

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import math
 import os
 import signal
@@ -27,6 +26,7 @@ from numba import cuda
 import numbasync as na
 from numbasync.errors import CallerError, InternalError, MissingExtraError, StateError
 from numbasync.random import philox_normal_float64
+from numbasync.tools.local_cluster import local_client
 
 THREADS = 1024  # of one task
 PATHS_A_THREAD = 512
@@ -139,13 +139,7 @@ def _client(address: str | None, workers: int | None) -> Iterator[Any]:
             yield client
         return
     count = workers or min(os.cpu_count() or 1, 8)
-    with (
-        distributed.LocalCluster(
-            n_workers=count, threads_per_worker=1, host="127.0.0.1",
-            dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL,
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):  # fmt: skip
+    with local_client(count) as client:
         client.run(_leave_interrupts)
         yield client
 
@@ -214,9 +208,9 @@ def _report(
 
 def _use(done: Any) -> dict[str, tuple[int, float]]:
     """Of each worker, how many tasks it has computed, and in how many seconds."""
-    found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    work: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for task in done:
         spans = [s for s in task["startstops"] if s["action"] == "compute"]
-        number, busy = found[task["worker"]]
-        found[task["worker"]] = number + 1, busy + sum(s["stop"] - s["start"] for s in spans)
-    return found
+        number, busy = work[task["worker"]]
+        work[task["worker"]] = number + 1, busy + sum(s["stop"] - s["start"] for s in spans)
+    return work

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from numbasync.testing.timing.timer import turns, without_garbage_collection
 from numbasync.tools.bench import report
 from numbasync.tools.bench.measure import Figure, Measured
 from numbasync.tools.bench.targets import Target
+from numbasync.tools.local_cluster import local_client
 
 TASKS = 100  # of a repetition, where a task is short
 LONG_TASKS, STEPS, N = 12, 500_000, 16  # where it computes
@@ -107,21 +107,14 @@ def _function(_: int) -> Any:
 async def tables(device: Device, rounds: int) -> list[report.Record]:
     """All tables. The event loop is held up meanwhile: nothing else runs on it."""
     with _cluster(device, 1) as one:
-        found = _overhead(one, rounds)
+        overheads = _overhead(one, rounds)
         with _cluster(device, 2) as two:
-            return [*found, _scaling(one, two, rounds)]
+            return [*overheads, _scaling(one, two, rounds)]
 
 
 @contextmanager
 def _cluster(device: Device, workers: int) -> Iterator[Any]:
-    distributed: Any = importlib.import_module("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=workers, threads_per_worker=1, host="127.0.0.1",
-            dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL,
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):  # fmt: skip
+    with local_client(workers) as client:
         chosen = "auto" if device is default_device() else device.label
         client.register_plugin(na.dask.WorkerDevice(chosen))
         yield client
@@ -147,7 +140,7 @@ def _overhead(client: Any, rounds: int) -> list[report.Record]:
         MORE_VALUES: (VALUES, MAP), MORE_OPS: (OPS, MAP), MORE_VALUE: (VALUE, SUBMIT),
         MORE_OP: (OP, SUBMIT),
     }  # fmt: skip
-    made = []
+    tables = []
     for what, samples, method, targets in (
         ("a task", wall, METHOD, ()),
         ("processor time of a task", processors, CPU_METHOD, TARGETS),
@@ -157,8 +150,8 @@ def _overhead(client: Any, rounds: int) -> list[report.Record]:
             samples[name] = [a - b for a, b in differences]
         figures = [Figure.of(name, each, TASKS) for name, each in samples.items()]
         text = method.format(tasks=TASKS, rounds=rounds)
-        made.append(report.table(what, text, Measured(figures, []), MAP, targets, "us a task"))
-    return made
+        tables.append(report.table(what, text, Measured(figures, []), MAP, targets, "us a task"))
+    return tables
 
 
 def _check(client: Any) -> None:
@@ -195,7 +188,7 @@ def _repetition(run: Run, client: Any) -> tuple[float, float]:
 
 def _scaling(one: Any, two: Any, rounds: int) -> report.Record:
     numbers = range(LONG_TASKS)
-    made: dict[str, Callable[[Any], list[Any]]] = {
+    builders: dict[str, Callable[[Any], list[Any]]] = {
         KERNELS: lambda client: na.dask.map_ops(client, _arithmetic, numbers),
         FUNCTIONS: lambda client: client.map(_function, numbers, pure=False),
     }
@@ -206,7 +199,7 @@ def _scaling(one: Any, two: Any, rounds: int) -> report.Record:
             np.testing.assert_allclose(tensor.to_host().sync(), expected)
             client.submit(_function, 0, workers=[worker], pure=False).result()
     cases: dict[str, Run] = {}
-    for name, make in made.items():
+    for name, make in builders.items():
         cases[f"{name}, 1 worker"] = lambda make=make: make(one)  # type: ignore[misc]
         cases[f"{name}, 2 workers"] = lambda make=make: make(two)  # type: ignore[misc]
     samples = defaultdict[str, list[float]](list)
@@ -216,7 +209,7 @@ def _scaling(one: Any, two: Any, rounds: int) -> report.Record:
         if counts:
             samples[name].append(seconds / LONG_TASKS * 1e6)
     figures = [Figure.of(name, each, LONG_TASKS) for name, each in samples.items()]
-    for name in made:
+    for name in builders:
         pairs = zip(samples[f"{name}, 1 worker"], samples[f"{name}, 2 workers"], strict=True)
         speedups = [alone / both for alone, both in pairs]
         figures.append(Figure.of(f"{name}: two workers as one", speedups, LONG_TASKS, "times"))

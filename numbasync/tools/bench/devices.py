@@ -45,93 +45,45 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
     if not others or not has_own_processor(device):
         report.say("bench devices: skipped, it needs two GPUs in one process.")
         return []
-    other, made = others[0], []
+    other, records = others[0], []
+
+    async def add(
+        peers: str, what: str, cases: list[Case], base: str, target: Target, *sizes: int
+    ) -> None:
+        calls = {"move": SMALL_CALLS, "pipelines": PIPELINES, "product": PIPELINES}.get(
+            peers, CALLS
+        )
+        records.append(
+            await table(
+                device, rounds, peers, what, cases, calls=calls, method=METHOD, base=base,
+                sizes=(other.ordinal, *sizes) if sizes else (), targets=(target,),
+            )
+        )  # fmt: skip
+
     for name, nbytes in SIZES.items():
-        made.append(
-            await table(
-                device,
-                rounds,
-                "peer",
-                f"peer copy of {name}",
-                _copies(device, other, nbytes),
-                calls=CALLS,
-                method=METHOD,
-                base=RAW_COPY,
-                sizes=(other.ordinal, nbytes),
-                targets=(
-                    Target(
-                        f"{name} / the driver's peer copy", QUEUED_COPY, RAW_QUEUED, 1 / 0.95, 1.02
-                    ),
-                ),
-            )
-        )
-    made.append(
-        await table(
-            device,
-            rounds,
-            "move",
-            "4 KiB to the other GPU",
-            _moves(device, other),
-            calls=SMALL_CALLS,
-            method=METHOD,
-            base=RAW_MOVE,
-            sizes=(other.ordinal, SMALL),
-            targets=(Target("4 KiB / the driver's calls", SYNC_MOVE, RAW_MOVE, 1.3, 1.2),),
-        )
-    )
-    made.append(
-        await table(
-            device,
-            rounds,
-            "pipelines",
-            f"pipelines of {STEPS} launches",
-            _pipelines(device, other),
-            calls=PIPELINES,
-            method=METHOD,
-            base=ONE,
-            targets=(Target("two pipelines / one", TWO, ONE, 2 / 1.95, 1.01),),
-        )
-    )
+        target = Target(f"{name} / the driver's peer copy", QUEUED_COPY, RAW_QUEUED, 1 / 0.95, 1.02)
+        cases = _copies(device, other, nbytes)
+        await add("peer", f"peer copy of {name}", cases, RAW_COPY, target, nbytes)
+    target = Target("4 KiB / the driver's calls", SYNC_MOVE, RAW_MOVE, 1.3, 1.2)
+    cases = _moves(device, other)
+    await add("move", "4 KiB to the other GPU", cases, RAW_MOVE, target, SMALL)
+    target = Target("two pipelines / one", TWO, ONE, 2 / 1.95, 1.01)
+    await add("pipelines", f"pipelines of {STEPS} launches", _pipelines(device, other), ONE, target)
     for name, nbytes in REDUCED.items():
-        made.append(
-            await table(
-                device,
-                rounds,
-                "reduce",
-                f"all_reduce of {name}",
-                _reductions(device, other, nbytes),
-                calls=CALLS,
-                method=METHOD,
-                base=TORCH_REDUCE,
-                sizes=(other.ordinal, nbytes),
-                targets=(
-                    Target(
-                        f"{name} / NCCL from PyTorch", QUEUED_REDUCE, TORCH_QUEUED, 1 / 0.95, 1.0
-                    ),
-                ),
-            )
-        )
-    made.append(
-        await table(
-            device,
-            rounds,
-            "product",
-            f"a product of {SIDE} x {SIDE} float32",
-            await _products(device, other),
-            calls=PIPELINES,
-            method=METHOD,
-            base=WHOLE,
-            targets=(Target("on two GPUs / on one", HALVES, WHOLE, 1 / 1.8, 1 / 1.95),),
-        )
-    )
-    return made
+        target = Target(f"{name} / NCCL from PyTorch", QUEUED_REDUCE, TORCH_QUEUED, 1 / 0.95, 1.0)
+        cases = _reductions(device, other, nbytes)
+        await add("reduce", f"all_reduce of {name}", cases, TORCH_REDUCE, target, nbytes)
+    target = Target("on two GPUs / on one", HALVES, WHOLE, 1 / 1.8, 1 / 1.95)
+    cases = await _products(device, other)
+    await add("product", f"a product of {SIDE} x {SIDE} float32", cases, WHOLE, target)
+    return records
 
 
 def _case(name: str, call: Callable[[], Awaitable[Any]], expected: Any) -> Case:
     async def check() -> None:
         moved = await call()
-        found = moved.to_host().sync_on(moved.device.new_stream())
-        np.testing.assert_array_equal(found, expected)
+        elements = moved.to_host().sync_on(moved.device.new_stream())
+        np.testing.assert_array_equal(elements, expected)
 
     return Case(name, awaited(call), check)
 
@@ -216,8 +168,8 @@ def _reductions(near: Device, far: Device, nbytes: int) -> list[Case]:
 
     async def check() -> None:
         for total in await reduce():
-            found = total.to_host().sync_on(total.device.new_stream())
-            np.testing.assert_array_equal(found, array + array)
+            elements = total.to_host().sync_on(total.device.new_stream())
+            np.testing.assert_array_equal(elements, array + array)
 
     out = [na.to_device(array, device).sync() for device in (near, far)]
     return [
@@ -258,11 +210,11 @@ async def _products(near: Device, far: Device) -> list[Case]:
         return await na.gather(*(product(*half) for half in halves))
 
     async def check() -> None:
-        found = []
+        elements = []
         for calls in (one, two):
             parts = [z.to_host().sync_on(z.device.new_stream()) for z in await calls()]
-            found.append(np.concatenate(parts))
-        np.testing.assert_allclose(found[0][:64], a[:64] @ b, rtol=1e-3)
-        np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+            elements.append(np.concatenate(parts))
+        np.testing.assert_allclose(elements[0][:64], a[:64] @ b, rtol=1e-3)
+        np.testing.assert_allclose(elements[1], elements[0], rtol=1e-5)
 
     return [Case(WHOLE, awaited(one), check), Case(HALVES, awaited(two), check)]
