@@ -32,18 +32,19 @@ class WorkOnDevice:
     """A collective on the device, by a library.
 
     Attributes:
-        done: an event behind it.
-        error: why it was ended; None: it was not.
+        done: an event behind it; None: the library's call has not returned.
+        has_failed: whether that call has raised.
+        is_whole: whether it was over before any work of its channel was ended.
     """
 
-    def __init__(self, rank: Rank, done: Any) -> None:
+    def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        self.done = done
-        self.error: Exception | None = None
+        self.done: Any = None
+        self.has_failed = False
+        self.is_whole = False
 
-    def check(self) -> None:
-        if self.error is not None:
-            raise self.error
+    def is_over(self) -> bool:
+        return self.has_failed or (self.done is not None and bool(self.done.query()))
 
 
 class Channel:
@@ -52,7 +53,7 @@ class Channel:
     Attributes:
         by_library: the library and the rank, once connected; None: they have none.
         is_connected: whether `connect` has returned.
-        failure: why collectives on the device were ended.
+        failure: why collectives on the device were ended, or cannot be started.
     """
 
     def __init__(self, exchange: Exchange, device: Device) -> None:
@@ -61,24 +62,35 @@ class Channel:
         self.by_library: tuple[Library, Rank] | None = None
         self.is_connected = False
         self.failure: Exception | None = None
+        self._has_ended_work = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"numbasync-rank-{exchange.rank}")
 
     def watch(self, work: WorkOnDevice) -> None:
-        """End work on the device that other ranks do not take part in; without waiting for it."""
+        """End work on the device, or the call that is to start it, that other ranks do not take
+        part in; without waiting for it.
+        """
 
         def until_done() -> None:
             deadline, pause = time.monotonic() + self._exchange.timeout, 1e-4
-            while not work.done.query():
+            while not work.is_over():
                 error = self._exchange.lost(pause)
                 if error is None and time.monotonic() > deadline:
                     error = self._exchange.late()
-                if error is not None:
-                    work.error = self.failure = error
-                    work.rank.abort()
+                if error is not None and not work.is_over():
+                    self.failure = self.failure or error
+                    if not self._has_ended_work:  # of all calls at once, and it can be done once
+                        self._has_ended_work = True
+                        work.rank.abort()
                     return
                 pause = min(2 * pause, 0.01)
+            work.is_whole = not self._has_ended_work
 
         self._thread.submit(until_done)
+
+    def check(self, work: WorkOnDevice) -> None:
+        """Raise if the elements of work that is over may be wrong."""
+        if self._has_ended_work and not work.is_whole and self.failure is not None:
+            raise self.failure
 
     def later(self, call: Callable[[], Any]) -> Call:
         """`call` as a prerequisite, to run on the thread after earlier ones."""

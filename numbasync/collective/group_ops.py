@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,13 @@ from numbasync.collective.exchange import GroupKey
 from numbasync.collective.reductions import check_reduction
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
-from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, RankLostError, ShapeError
+from numbasync.errors import (
+    CallerError,
+    DTypeError,
+    NotAGraphNodeError,
+    NumbasyncError,
+    ShapeError,
+)
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
@@ -107,20 +114,22 @@ class GroupOp(DeviceOp[Any]):
         recv = tensor if result is None else result
         if send is None or recv is None or not send.size:
             return result
-        stream = ctx.stream.backend
+        stream, work = ctx.stream.backend, WorkOnDevice(rank)
+        self._channel.watch(work)  # also of the call, which may wait for the other ranks
         with ctx.device.submit_lock:
             if tensor is not None:
                 ctx.read(tensor.storage, tensor)
             try:
                 self._by_library.call(rank, stream, send.handle, recv.handle)
-            except RankLostError as error:
-                self._channel.failure = error  # a second call would wait for the lost rank
-                raise
+            except NumbasyncError as error:
+                work.has_failed = True
+                # A second call would wait for the lost rank.
+                self._channel.failure = self._channel.failure or error
+                raise self._channel.failure from error
         done = ctx.device.backend.new_event(timing=False)
         stream.record(done)
-        work = WorkOnDevice(rank, done)
-        ctx.submission.on_complete(work.check)
-        self._channel.watch(work)
+        work.done = done
+        ctx.submission.on_complete(partial(self._channel.check, work))
         return result
 
     def _describe(self) -> str:

@@ -1,9 +1,10 @@
-"""What each rank of a test's group runs, in a process of its own."""
+"""Groups of processes, and what each rank runs in its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
-from numbasync.collective import Communicator, group_ops
+from numbasync.collective import Communicator, group_ops, new_key
 
 ROWS = 6
 
@@ -57,22 +58,30 @@ async def both_ways(comm: Communicator) -> float:
     return float(await received.item())
 
 
-async def one_dies(comm: Communicator) -> list[str]:
+async def one_dies(comm: Communicator, before: int = 1) -> list[str]:
+    """The last rank dies after so many collectives; the errors of the others."""
     t = await na.ones(4)
+    for _ in range(before if comm.rank == comm.size - 1 else 0):
+        await group_ops.all_reduce(t, "sum", comm)
     if comm.rank == comm.size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    errors = []
-    for _ in range(2):
+    errors = list[str]()
+    while len(errors) < 2:  # the first one after the death may still have what it needs
         try:
-            await group_ops.all_reduce(t, "sum", comm)
+            reduced = await group_ops.all_reduce(t, "sum", comm)
+            assert (await reduced.to_host()).tolist() == [comm.size] * 4
         except na.errors.RankLostError as error:
             errors.append(str(error))
     return errors
 
 
+async def one_dies_at_first(comm: Communicator) -> list[str]:
+    return await one_dies(comm, before=0)
+
+
 async def one_is_late(comm: Communicator) -> str:
     t = await na.ones(4)
-    if comm.rank == 2:
+    if comm.rank == comm.size - 1:
         return "not called"
     try:
         await group_ops.all_reduce(t, "sum", comm)
@@ -104,3 +113,36 @@ def main(tasks: Any, results: Any, together: Any) -> None:
 
     while (task := tasks.get()) is not None:
         na.run(run(*task))
+
+
+class Processes:
+    """Processes, each of which takes a rank of every group."""
+
+    def __init__(self, size: int, kind: str) -> None:
+        self._size, self._kind = size, kind
+        spawned = multiprocessing.get_context("spawn")
+        self._results, self._together = spawned.Queue(), spawned.Barrier(size)
+        self._tasks = [spawned.Queue() for _ in range(size)]
+        self._processes = [
+            spawned.Process(target=main, args=(tasks, self._results, self._together))
+            for tasks in self._tasks
+        ]
+        for process in self._processes:
+            process.start()
+
+    def results_of(self, name: str, timeout: float = 30.0, lost: int = 0) -> list[Any]:
+        """What the ranks of a new group return; `lost` of them return nothing."""
+        key = new_key(self._size)
+        for rank, tasks in enumerate(self._tasks):
+            tasks.put((name, key, rank, timeout, self._kind))
+        values = dict(self._results.get(timeout=60) for _ in range(self._size - lost))
+        if lost:
+            self._together.abort()
+        return [values.get(rank) for rank in range(self._size)]
+
+    def end(self) -> None:
+        for tasks in self._tasks:
+            tasks.put(None)
+        for process in self._processes:
+            process.join(30)
+            process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from typing import Any
 
@@ -19,47 +18,14 @@ from numbasync.errors import (
     ShapeError,
     StateError,
 )
-from tests.collective import ranks
-from tests.collective.ranks import part
+from tests.collective.ranks import Processes, part
 
 SIZE = 3
 
 
-class Processes:
-    """Three processes, each of which takes a rank of every group."""
-
-    def __init__(self) -> None:
-        spawned = multiprocessing.get_context("spawn")
-        self._results, self._together = spawned.Queue(), spawned.Barrier(SIZE)
-        self._tasks = [spawned.Queue() for _ in range(SIZE)]
-        self._processes = [
-            spawned.Process(target=ranks.main, args=(tasks, self._results, self._together))
-            for tasks in self._tasks
-        ]
-        for process in self._processes:
-            process.start()
-
-    def results_of(self, name: str, timeout: float = 30.0, lost: int = 0) -> list[Any]:
-        """What the ranks of a new group return; `lost` of them return nothing."""
-        key = new_key(SIZE)
-        for rank, tasks in enumerate(self._tasks):
-            tasks.put((name, key, rank, timeout, "cpu"))
-        values = dict(self._results.get(timeout=60) for _ in range(SIZE - lost))
-        if lost:
-            self._together.abort()
-        return [values.get(rank) for rank in range(SIZE)]
-
-    def end(self) -> None:
-        for tasks in self._tasks:
-            tasks.put(None)
-        for process in self._processes:
-            process.join(30)
-            process.kill()
-
-
 @pytest.fixture(scope="module")
 def processes() -> Any:
-    processes = Processes()
+    processes = Processes(SIZE, "cpu")
     yield processes
     processes.end()
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.collective import all_gather, all_reduce, broadcast, new_key, reduce_scatter
-from tests.collective import ranks
-from tests.collective.ranks import part
+from numbasync.collective import all_gather, all_reduce, broadcast, reduce_scatter
+from tests.collective.ranks import Processes, part
 from tests.collective.test_devices import elements
 
 pytestmark = pytest.mark.cuda(devices=2)
@@ -64,35 +62,27 @@ async def test_order_with_what_comes_before_and_after(gpus: list[na.Device]) -> 
             assert (array == 3).all()
 
 
-def test_two_processes() -> None:
-    """Also one that dies: the other one is told, and its stream goes on."""
-    spawned = multiprocessing.get_context("spawn")
-    tasks = [spawned.Queue() for _ in range(2)]
-    results, together = spawned.Queue(), spawned.Barrier(2)
-    processes = [
-        spawned.Process(target=ranks.main, args=(task, results, together)) for task in tasks
-    ]
-    for process in processes:
-        process.start()
-    try:
-        for name in ("everything", "both_ways", "one_dies"):
-            key = new_key(2)
-            for rank, task in enumerate(tasks):
-                task.put((name, key, rank, 20.0, "cuda"))
-            got = dict(results.get(timeout=90) for _ in range(1 if name == "one_dies" else 2))
-            if name == "everything":
-                whole = part(0, 2_000_001) + part(1, 2_000_001)
-                for rank in range(2):
-                    np.testing.assert_array_equal(got[rank][1], whole)
-                    np.testing.assert_array_equal(got[rank][4], part(1))
-            elif name == "both_ways":
-                assert got == {0: 1.0, 1: 0.0}
-            else:
-                assert len(got[0]) == 2
-        together.abort()
-    finally:
-        for task in tasks:
-            task.put(None)
-        for process in processes:
-            process.join(30)
-            process.kill()
+@pytest.fixture
+def processes() -> Any:
+    processes = Processes(2, "cuda")
+    yield processes
+    processes.end()
+
+
+def test_two_processes(processes: Processes) -> None:
+    whole = part(0, 2_000_001) + part(1, 2_000_001)
+    for got in processes.results_of("everything"):
+        np.testing.assert_array_equal(got[1], whole)
+        np.testing.assert_array_equal(got[4], part(1))
+    assert processes.results_of("both_ways") == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["one_dies", "one_dies_at_first"])
+def test_a_process_that_dies_fails_the_other(processes: Processes, name: str) -> None:
+    errors, _ = processes.results_of(name, lost=1)
+    assert len(errors) == 2, errors
+
+
+def test_a_process_that_does_not_come_fails_the_other_in_time(processes: Processes) -> None:
+    error, _ = processes.results_of("one_is_late", timeout=3.0)
+    assert "has not called the same in 3.0 s" in error

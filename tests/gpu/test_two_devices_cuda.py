@@ -4,7 +4,10 @@ them, and what only GPUs have.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,3 +124,35 @@ def test_gates_of_one_stream_open_in_any_order(device: na.Device) -> None:
         na.zeros(4).async_on(stream)
         assert not stream.query()
     stream.synchronize()
+
+
+KERNEL = """
+@na.launcher
+@cuda.jit
+def add_{i}(z: na.KernelOutput):
+    z[0] += {i}
+"""
+PROGRAM = """
+for device in na.devices("cuda")[:2]:
+    with na.use_device(device):
+        z = na.zeros(1).sync()
+        for kernel in kernels:
+            kernel[1, 1](z).sync()
+        print(z.item().sync())
+"""
+
+
+def test_a_process_with_many_kernels_on_two_gpus_ends_well(tmp_path: Path) -> None:
+    """Numba's modules are not unloaded twice."""
+    count = 12  # more than Numba lets wait
+    names = ", ".join(f"add_{i}" for i in range(count))
+    (tmp_path / "program.py").write_text(
+        "from numba import cuda\nimport numbasync as na\n"
+        + "".join(KERNEL.format(i=i) for i in range(count))
+        + f"kernels = [{names}]\n{PROGRAM}"
+    )
+    result = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout) == (0, "66.0\n66.0\n"), result.stderr

@@ -24,6 +24,7 @@ from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
+from numbasync.backend.cuda.module_cleanup import leave_modules_to_the_driver
 from numbasync.backend.cuda.resources import assembly_of, use_of
 from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
 from numbasync.backend.declared_signatures import resolved
@@ -189,6 +190,7 @@ class CudaExecutable:
         self._name = name  # a kernel from a disk cache has lost its name
         self._device = device
         function = compiled._codelibrary.get_cufunc()
+        leave_modules_to_the_driver(device.ordinal)
         self._core = function.kernel
         self.max_threads_per_block = int(function.attrs.maxthreads)
         self.static_shared_bytes = int(function.attrs.shared)
