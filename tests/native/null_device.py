@@ -88,6 +88,8 @@ def library() -> ctypes.CDLL:
     driver.null_launched.restype = ctypes.c_uint64
     driver.null_launch.restype = ctypes.POINTER(Launched)
     driver.null_launch.argtypes = [ctypes.c_uint64]
+    driver.null_filled.restype = ctypes.POINTER(ctypes.c_uint64)
+    driver.null_replayed.restype = ctypes.c_uint64
     for name in ("null_hold", "null_pass", "cuStreamQuery", "cuStreamSynchronize"):
         getattr(driver, name).argtypes = [ctypes.c_void_p, ctypes.c_int][
             : 1 + (name == "null_hold")
@@ -478,8 +480,8 @@ def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> No
 def _connect() -> None:
     driver = library()
     own = "cuLaunchKernel cuStreamQuery cuStreamSynchronize cuGraphLaunch cuCtxGetCurrent"
-    names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2")}
-    names |= dict.fromkeys(FILLS, FILLS[0]) | dict.fromkeys(COPIES, COPIES[0])
+    names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2", *FILLS)}
+    names |= dict.fromkeys(COPIES, COPIES[0])
     addresses = {
         name: ctypes.cast(getattr(driver, own), ctypes.c_void_p).value
         for name, own in names.items()

@@ -18,6 +18,8 @@ typedef struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Launch launches[LAUNCHES];  /* the latest ones */
 static uint64_t launched, others;
+static uint64_t filled[3];  /* the latest fill: bytes of its pattern, the pattern, how often */
+static uint64_t replayed;  /* the latest graph */
 static struct { uint64_t stream; volatile uint32_t *word; uint32_t number; } writes[WRITES];
 static int waiting;  /* of `writes` */
 static struct { uint64_t stream; int held; uint64_t pending; } streams[STREAMS];
@@ -83,7 +85,7 @@ int cuStreamWriteValue32_v2(void *stream, uint32_t *word, uint32_t number, unsig
     return result;
 }
 
-/* Fills, copies and graphs do nothing but count. */
+/* Fills, copies and graphs do nothing but count and note. */
 static int other(void *stream) {
     pthread_mutex_lock(&lock);
     int result = result_of_call(), place = place_of((uintptr_t)stream);
@@ -95,9 +97,24 @@ static int other(void *stream) {
     return result;
 }
 
-int cuMemsetD8Async(uint64_t at, unsigned number, size_t count, void *stream) {
-    (void)at, (void)number, (void)count;
+static int fill(uint64_t nbytes, unsigned number, size_t count, void *stream) {
+    filled[0] = nbytes, filled[1] = number, filled[2] = count;
     return other(stream);
+}
+
+int cuMemsetD8Async(uint64_t at, unsigned char number, size_t count, void *stream) {
+    (void)at;
+    return fill(1, number, count, stream);
+}
+
+int cuMemsetD16Async(uint64_t at, unsigned short number, size_t count, void *stream) {
+    (void)at;
+    return fill(2, number, count, stream);
+}
+
+int cuMemsetD32Async(uint64_t at, unsigned number, size_t count, void *stream) {
+    (void)at;
+    return fill(4, number, count, stream);
 }
 
 int cuMemcpyHtoDAsync_v2(void *to, void *from, size_t count, void *stream) {
@@ -106,7 +123,7 @@ int cuMemcpyHtoDAsync_v2(void *to, void *from, size_t count, void *stream) {
 }
 
 int cuGraphLaunch(void *graph, void *stream) {
-    (void)graph;
+    replayed = (uintptr_t)graph;
     return other(stream);
 }
 
@@ -165,6 +182,10 @@ void null_fail_once(int result, int skip) {
 uint64_t null_launched(void) { return launched; }
 
 uint64_t null_others(void) { return others; }
+
+uint64_t *null_filled(void) { return filled; }
+
+uint64_t null_replayed(void) { return replayed; }
 
 Launch *null_launch(uint64_t i) { return &launches[i % LAUNCHES]; }
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from inspect import unwrap
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,7 @@ import pytest
 
 import numbasync as na
 from numbasync import native
-from numbasync.device.in_flight import LOOK_EVERY, Progress
+from numbasync.device.in_flight import LOOK_EVERY
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import NumbasyncError, OperationError, StateError
@@ -23,45 +20,6 @@ from tests.common import add_one, saxpy, waited
 from tests.native.null_device import LOST, launches, library
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
-
-
-@contextmanager
-def held_elsewhere(lock: Any, function: Any) -> Iterator[list[str]]:
-    """A lock in another thread's hands, until the core calls `function`, of Python; its calls."""
-    calls, taken, free = list[str](), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            taken.set()
-            free.wait()
-
-    def note(*args: Any) -> Any:
-        calls.append(function.__qualname__)
-        free.set()
-        holder.join()
-        return unwrap(function)(*args)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    taken.wait()
-    note.__qualname__ = function.__qualname__
-    native.core.take_over(note)
-    try:
-        yield calls
-    finally:
-        native.core.take_over(unwrap(function))
-        free.set()
-        holder.join()
-
-
-def test_a_number_is_given_under_the_lock_of_the_stream(null: na.Device, on: bool) -> None:
-    stream, z = null.new_stream(), na.zeros(8).sync()
-    add_one(z).sync_on(stream)
-    number = stream._sequence
-    with held_elsewhere(stream._lock, Progress.commit) as calls:
-        add_one(z).async_on(stream)
-    assert calls == ["Progress.commit"]
-    assert stream._sequence == number + 1
 
 
 # --- launches ---

@@ -58,14 +58,20 @@ def test_blocks_are_counted_and_returned_as_by_python(
     assert answers[0] == answers[1]
 
 
+def pool_with(memory: Any, count: int) -> Any:
+    """A pool with free blocks of 256 bytes."""
+    blocks = object.__new__(memory.CudaPool)
+    blocks._spare, blocks._lock, blocks._most_spare = {}, native.new_lock(), 10_000
+    blocks._spare[256] = [memory.CudaMemory(i, 256) for i in range(count)]
+    blocks._spare_bytes, blocks._used, blocks._high = 256 * count, 0, 0
+    return blocks
+
+
 @both_ways
 def test_a_pool_with_a_limit_counts_what_it_gets_back(on: bool) -> None:
     memory = gpu_memory()
     native.switch(on)
-    blocks = object.__new__(memory.CudaPool)
-    blocks._spare, blocks._lock, blocks._most_spare = {}, native.new_lock(), 10_000
-    blocks._spare[256] = [memory.CudaMemory(i, 256) for i in range(2)]
-    blocks._spare_bytes, blocks._used, blocks._high = 512, 0, 0
+    blocks = pool_with(memory, 2)
     pool: Any = object.__new__(MemoryPool)
     pool.device = pool.fast_path_device = None
     pool._pool, pool._lock, pool._out, pool.max_bytes = blocks, native.new_lock(), 0, 256
