@@ -61,12 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--full", action="store_true", help="keep the size, however long it takes")
     demo.set_defaults(run=_demo)
 
-    cluster = commands.add_parser("cluster-demo", help="price an option on a Dask cluster")
+    cluster = commands.add_parser(
+        "cluster-demo", help="a Dask cluster prices an option, or equalises pictures"
+    )
     cluster.add_argument(
         "address", nargs="?", help="of a scheduler; default: a cluster started here"
     )
     cluster.add_argument("--workers", type=int, help="default: one for each processor, 8 at most")
     cluster.add_argument("--paths", type=float, default=1e8, help="default: 1e8")
+    cluster.add_argument(
+        "--images", nargs="?", const="", metavar="FOLDER",
+        help="equalise the pictures of a folder, of any size; default: photographs",
+    )  # fmt: skip
+    cluster.add_argument(
+        "--out", type=Path, default=Path("numbasync-equalised"), help="folder for the pictures"
+    )
     cluster.add_argument("--device", help="of each worker; default: the GPUs in turn, or the CPU")
     cluster.set_defaults(run=_cluster_demo)
 
@@ -127,7 +136,9 @@ def _demo(args: argparse.Namespace) -> int:
 def _cluster_demo(args: argparse.Namespace) -> int:
     from numbasync.tools import cluster_demo
 
-    return cluster_demo.run(args.address, args.workers, args.device, int(args.paths))
+    return cluster_demo.run(
+        args.address, args.workers, args.device, int(args.paths), args.images, args.out
+    )
 
 
 def _doctor(args: argparse.Namespace) -> int:

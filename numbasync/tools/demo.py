@@ -60,7 +60,7 @@ def run(images: Sequence[Path], device: Device, out: Path | None, full: bool) ->
             raise MissingExtraError(
                 f"the demo needs {module}, which is not installed: pip install 'numbasync[demo]'"
             )
-    pictures = [_read(path) for path in images or _photographs()]
+    pictures = [read_picture(path) for path in images or photographs()]
     if out is None and not images:
         out = Path("numbasync-demo")
     _choose_targets(pictures, images, out)
@@ -87,7 +87,8 @@ def _choose_targets(pictures: list[Picture], images: Sequence[Path], out: Path |
         picture.target = target
 
 
-def _photographs() -> list[Path]:
+def photographs() -> list[Path]:
+    """The files of `PHOTOGRAPHS`, of scikit-image."""
     spec = importlib.util.find_spec("skimage")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError("scikit-image has no folder: pip install 'numbasync[demo]'")
@@ -95,7 +96,12 @@ def _photographs() -> list[Path]:
     return [folder / name for name in PHOTOGRAPHS if (folder / name).exists()]
 
 
-def _read(path: Path) -> Picture:
+def read_picture(path: Path) -> Picture:
+    """A picture of three bytes a pixel.
+
+    Raises:
+        CallerError: there is no such file, or it is no picture.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:

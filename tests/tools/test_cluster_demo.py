@@ -1,4 +1,4 @@
-"""`numbasync cluster-demo`: a price, one line for what it cannot do, and a clean end by Ctrl-C."""
+"""`numbasync cluster-demo`: a price, pictures, one line for a mistake, a clean end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import numbasync as na
-from numbasync.tools import cli, cluster_demo
+from numbasync.tools import cli, cluster_demo, cluster_pricing
 
 distributed = pytest.importorskip("distributed", reason="needs the extra dask")
 pytest.importorskip("rich", reason="needs the extra demo")
 
 
 def test_the_formula_and_the_kernel_agree(device: na.Device) -> None:
-    option = cluster_demo.Call()
+    option = cluster_pricing.Call()
     assert option.price() == pytest.approx(12.00168, abs=1e-5)
-    sums = cluster_demo.simulate(3, option).sync()
-    mean = sums[:, 0].sum() * option.discount() / cluster_demo.TASK_PATHS
+    sums = cluster_pricing.simulate(3, option).sync()
+    mean = sums[:, 0].sum() * option.discount() / cluster_pricing.TASK_PATHS
     assert mean == pytest.approx(option.price(), rel=0.02)
-    assert (sums == cluster_demo.simulate(3, option).sync()).all()
+    assert (sums == cluster_pricing.simulate(3, option).sync()).all()
 
 
 def test_mistakes_are_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def said(*argv: str) -> str:
         assert cli.main(["cluster-demo", *argv]) == 1
@@ -35,6 +36,8 @@ def test_mistakes_are_named(
 
     assert "at least 1" in said("--paths", "0")
     assert "leave it out" in said("tcp://127.0.0.1:1", "--workers", "2")
+    assert "there is no such folder" in said("--images", str(tmp_path / "none"))
+    assert "it has no pictures" in said("--images", str(tmp_path))
     find = cluster_demo.importlib.util.find_spec
     monkeypatch.setattr(
         cluster_demo.importlib.util, "find_spec",

@@ -21,4 +21,4 @@ def test_example(example: Path, device: na.Device, python: str, python_env: dict
 
 
 def test_there_are_examples() -> None:
-    assert [int(p.name[:2]) for p in EXAMPLES] == list(range(1, 15))
+    assert [int(p.name[:2]) for p in EXAMPLES] == list(range(1, 16))
