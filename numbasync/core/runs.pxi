@@ -204,6 +204,10 @@ cdef object stream_for(object op):
     return python["stream_for"](op)
 
 
+def Runs_sync(self):
+    return Runs_sync_on(self, stream_for(self)) if is_idle() else python["Runs.sync"](self)
+
+
 cdef int finished_awaits = 0
 
 

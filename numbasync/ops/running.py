@@ -22,6 +22,7 @@ class Runs:
     def __await__(self: Operation[T]) -> Generator[Any, None, T]:
         return run.awaiting(self)
 
+    @compiled
     def sync(self: Operation[T]) -> T:
         """Run on a stream of the default device's policy; block until the stream is done."""
         return run.sync(self)

@@ -14,6 +14,7 @@ import numbasync as na
 from numbasync import native
 from numbasync.device.in_flight import Progress
 from tests.common import add_one
+from tests.native.null_device import library
 from tests.native.test_pools import gpu_memory, pool_with
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
@@ -95,3 +96,50 @@ def test_blocks_change_hands_under_the_lock_of_the_pool(on: bool) -> None:
     with held_elsewhere(pool._lock, memory.CudaPool.free) as calls:
         pool.free(block)
     assert (calls, pool._used) == (["CudaPool.free"], 0)
+
+
+@pytest.mark.parametrize("kind", ["launch", "zip", "download", "graph"])
+def test_work_waits_for_the_lock_of_the_device(null: na.Device, on: bool, kind: str) -> None:
+    """Nothing is enqueued meanwhile, and no access recorded."""
+    stream = null.new_stream()
+    z = na.zeros(8).sync_on(stream)
+    graph = add_one(z).graph_on(stream)
+    makers: dict[str, Callable[[], Any]] = {
+        "launch": lambda: add_one(z),
+        "zip": lambda: na.zip(add_one(z), add_one(z)),
+        "download": z.to_host,
+        "graph": graph.launch,
+    }
+    for _ in range(2):  # the second time is quick
+        makers[kind]().sync_on(stream)
+
+    def enqueued() -> tuple[int, int, int]:
+        return library().null_launched(), library().null_others(), stream._sequence
+
+    before = enqueued()
+    thread = threading.Thread(target=lambda: makers[kind]().async_on(stream))
+    with null.submit_lock:
+        thread.start()
+        thread.join(0.1)
+        assert (thread.is_alive(), enqueued()) == (True, before)
+    thread.join()
+    assert enqueued() > before
+    stream.synchronize()
+
+
+def test_work_is_retired_under_the_lock_of_the_stream(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    z = na.zeros(8).sync_on(stream)
+    add_one(z).sync_on(stream)
+    release = stream.backend.hold()
+    add_one(z).async_on(stream)
+    submission = z.storage.writer
+    stream.enqueue_signal()
+    release()
+    thread = threading.Thread(target=stream.advance)
+    with stream._lock:
+        thread.start()
+        thread.join(0.1)
+        assert (thread.is_alive(), submission.done) == (True, False)
+    thread.join()
+    assert submission.done

@@ -73,6 +73,9 @@ OF_TWO_GPUS = {
     "peer copy of 4 KiB": ("peer", 1),
     "4 KiB to the other GPU": ("move", 1),
     "pipelines of 3 launches": (None, 2),
+    "all_reduce of 4 KiB": ("reduce", 2),
+    "two GPUs: latency": (None, 1),
+    "a product of 256 x 256 float32": (None, 2),
 }
 
 
@@ -98,6 +101,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MANY", decode.FEW)
     monkeypatch.setattr(decode, "CALLS", 1)
     monkeypatch.setattr(devices, "SIZES", {"4 KiB": 4096})
+    monkeypatch.setattr(devices, "REDUCED", {"4 KiB": 4096})
+    monkeypatch.setattr(devices, "SIDE", 256)
     monkeypatch.setattr(devices, "SMALL_CALLS", 5)
     for name, value in (("STEPS", 3), ("ELEMENTS", 4096)):
         monkeypatch.setattr(devices, name, value)

@@ -29,17 +29,20 @@ MAP, COROUTINE, OPS, SUBMIT, OP = (
 VALUES, VALUE = "numbasync: map_ops, na.value", "numbasync: submit, na.value"
 MORE_VALUES, MORE_VALUE = "map_ops, na.value, beyond Dask", "submit, na.value, beyond Dask"
 MORE_OPS, MORE_OP = "map_ops, saxpy, beyond Dask", "submit, saxpy, beyond Dask"
+ALONE, SCHEDULER = "Dask: one task, waited for", "Dask: the scheduler's thread, map of NumPy"
 KERNELS, FUNCTIONS = "numbasync: kernels", "Dask: Numba functions"
 METHOD = (
     "{tasks} tasks a repetition on one worker process of one thread, on the loopback interface, "
     "from making the tasks until all are done; results stay on the worker. The cases take turns, "
     "{rounds} rounds after one that does not count; `beyond` is the difference of two cases in the "
     "same round. A map's function makes the operation on the worker; submit sends it pickled. "
-    "na.value does nothing on the device; saxpy uploads 64 elements, fills 64, launches a kernel."
+    "na.value does nothing on the device; saxpy uploads 64 elements, fills 64, launches a kernel. "
+    "One task, waited for, goes from the client through the scheduler to the worker and back."
 )
 CPU_METHOD = (
     "Of the same repetitions, the processor time of both processes, client with scheduler, and "
-    "worker: what other programs of the machine do adds less to it."
+    "worker: what other programs of the machine do adds less to it. The scheduler's thread has the "
+    "client's connection, too."
 )
 SCALING_METHOD = (
     "{tasks} tasks of arithmetic alone, each one launch, on one and on two worker processes of one "
@@ -51,6 +54,7 @@ TARGETS = (
     Target("a task of submit beyond one of Dask's", MORE_VALUE, None, 300, 100),
 )
 Run = Callable[[], list[Any]]
+Samples = dict[str, list[float]]  # by case
 
 
 @na.launcher
@@ -133,9 +137,11 @@ def _overhead(client: Any, rounds: int) -> list[report.Record]:
         SUBMIT: lambda: [client.submit(_numpy, n, pure=False) for n in numbers],
         VALUE: lambda: [na.dask.submit(client, na.value(n)) for n in numbers],
         OP: lambda: [na.dask.submit(client, _saxpy(n)) for n in numbers],
+        ALONE: lambda: [_done(client.submit(_numpy, n, pure=False)) for n in numbers],
     }
     _check(client)
-    wall, processors = _measured(cases, client, rounds)
+    wall, processors, scheduler = _measured(cases, client, rounds)
+    processors[SCHEDULER] = scheduler[MAP]
     pairs = {
         MORE_VALUES: (VALUES, MAP), MORE_OPS: (OPS, MAP), MORE_VALUE: (VALUE, SUBMIT),
         MORE_OP: (OP, SUBMIT),
@@ -159,28 +165,39 @@ def _check(client: Any) -> None:
         np.testing.assert_array_equal(future.result().to_host().sync(), np.full(64, 3, np.float32))
 
 
-def _measured(
-    cases: dict[str, Run], client: Any, rounds: int
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Microseconds a task of each round: elapsed, and of the processors."""
-    wall, processors = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+def _measured(cases: dict[str, Run], client: Any, rounds: int) -> tuple[Samples, Samples, Samples]:
+    """Microseconds a task of each round: elapsed; of the processors; of the scheduler's thread."""
+    samples = tuple(defaultdict[str, list[float]](list) for _ in range(3))
     with without_garbage_collection():
         for name, counts in turns(list(cases), rounds):
-            seconds, used = _repetition(cases[name], client)
-            if counts:
-                wall[name].append(seconds / TASKS * 1e6)
-                processors[name].append(used / TASKS * 1e6)
-    return wall, processors
+            for kind, seconds in zip(samples, _repetition(cases[name], client), strict=True):
+                if counts:
+                    kind[name].append(seconds / TASKS * 1e6)
+    wall, processors, scheduler = samples
+    return wall, processors, scheduler
 
 
-def _repetition(run: Run, client: Any) -> tuple[float, float]:
+def _repetition(run: Run, client: Any) -> tuple[float, float, float]:
     distributed: Any = importlib.import_module("distributed")
+    thread = client.run_on_scheduler(_thread_time)
     theirs = sum(client.run(time.process_time).values())
     ours, began = time.process_time(), time.perf_counter()
     futures = run()
     distributed.wait(futures)
     seconds, used = time.perf_counter() - began, time.process_time() - ours
-    return seconds, used + sum(client.run(time.process_time).values()) - theirs
+    used += sum(client.run(time.process_time).values()) - theirs
+    return seconds, used, client.run_on_scheduler(_thread_time) - thread
+
+
+def _thread_time() -> float:
+    return time.thread_time()
+
+
+def _done(future: Any) -> Any:
+    """The future, once its task is done; its result stays on the worker."""
+    distributed: Any = importlib.import_module("distributed")
+    distributed.wait(future)
+    return future
 
 
 # --- long tasks ----------------------------------------------------------------------------
@@ -205,7 +222,7 @@ def _scaling(one: Any, two: Any, rounds: int) -> report.Record:
     samples = defaultdict[str, list[float]](list)
     for name, counts in turns(list(cases), rounds):
         client = one if name.endswith("1 worker") else two
-        seconds, _ = _repetition(cases[name], client)
+        seconds, _, _ = _repetition(cases[name], client)
         if counts:
             samples[name].append(seconds / LONG_TASKS * 1e6)
     figures = [Figure.of(name, each, LONG_TASKS) for name, each in samples.items()]

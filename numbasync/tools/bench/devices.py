@@ -9,6 +9,7 @@ import numpy as np
 
 import numbasync as na
 from numbasync.device.device import Device
+from numbasync.testing import Gate
 from numbasync.testing.timing.timer import Stopwatch
 from numbasync.tools.bench import report
 from numbasync.tools.bench.measure import Case, Run, awaited, timed
@@ -34,6 +35,10 @@ REDUCE = "numbasync: await all_reduce, new tensors"
 QUEUED_REDUCE = "numbasync: all_reduce to given tensors, enqueued, then awaited"
 TORCH_REDUCE = "PyTorch: torch.cuda.nccl.all_reduce + synchronize"
 TORCH_QUEUED = "PyTorch: torch.cuda.nccl.all_reduce enqueued, then synchronize"
+LATENCY, LATENCY_CALLS = "numbasync: all_reduce of 4 bytes, on the devices alone", 50
+LATENCY_METHOD = (
+    "{calls} calls a round, enqueued behind a gate; from its opening to the end of the last one."
+)
 SIDE = 8192
 WHOLE, HALVES = "numbasync: one GPU", "numbasync: half of the rows on each GPU"
 ONE, TWO = "numbasync: one pipeline", "numbasync: two, one on each GPU"
@@ -73,6 +78,12 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
         target = Target(f"{name} / NCCL from PyTorch", QUEUED_REDUCE, TORCH_QUEUED, 1 / 0.95, 1.0)
         cases = _reductions(device, other, nbytes)
         await add("reduce", f"all_reduce of {name}", cases, TORCH_REDUCE, target, nbytes)
+    records.append(
+        await table(
+            device, rounds, "latency", "two GPUs: latency", [_latency(device, other)],
+            calls=LATENCY_CALLS, method=LATENCY_METHOD, base=LATENCY,
+        )
+    )  # fmt: skip
     target = Target("on two GPUs / on one", HALVES, WHOLE, 1 / 1.8, 1 / 1.95)
     cases = await _products(device, other)
     await add("product", f"a product of {SIDE} x {SIDE} float32", cases, WHOLE, target)
@@ -180,6 +191,32 @@ def _reductions(near: Device, far: Device, nbytes: int) -> list[Case]:
             check,
         ),
     ]
+
+
+def _latency(near: Device, far: Device) -> Case:
+    """The devices' time for a collective of few bytes, the host's left out."""
+    one = np.ones(1, np.float32)
+    parts, out = ([na.to_device(one, d).sync() for d in (near, far)] for _ in range(2))
+    stream = near.new_stream()
+
+    def reduce() -> Any:
+        return na.spawn(na.collective.all_reduce(parts, out=out), stream)
+
+    async def run(calls: int) -> float:
+        with Gate(stream) as gate:
+            futures = [reduce() for _ in range(calls)]
+            with Stopwatch() as watch:
+                gate.open()
+                for future in futures:
+                    await future
+        return watch.seconds
+
+    async def check() -> None:
+        for total in await reduce():
+            elements = total.to_host().sync_on(total.device.new_stream())
+            np.testing.assert_array_equal(elements, one + one)
+
+    return Case(LATENCY, run, check)
 
 
 async def _products(near: Device, far: Device) -> list[Case]:
