@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of
+from numbasync.device.stream import Stream
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
@@ -63,10 +65,10 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
             )
         devices = tuple(_device(part) for part in self._parts)
         is_plain = self._parts[0].size and all(t.source is None for t in self._tensors())
-        ranks = _ranks(devices, self._parts[0]) if is_plain else None
+        group = _group(devices, self._parts[0]) if is_plain else None
         results: list[Tensor] = []
         contexts: list[Context] = []
-        if ranks is None:
+        if group is None:
             for i, device in enumerate(devices):
                 part, value = yield from on_stream(
                     ctx, next_stream_of(device), self._name, partial(self._by_copies, i)
@@ -76,7 +78,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
             if self._out is not None:
                 results = yield from self._placed(ctx, devices, contexts, results)
         else:
-            yield from self._by_library(ctx, devices, ranks, contexts, results)
+            yield from self._by_library(ctx, group, contexts, results)
         for part in contexts:
             join(ctx, part)
         return tuple(results)
@@ -108,8 +110,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
     def _by_library(
         self,
         ctx: Context,
-        devices: Sequence[Device],
-        ranks: tuple[Any, Sequence[Any]],
+        group: Group,
         contexts: list[Context],
         results: list[Tensor],
     ) -> Steps[None]:
@@ -127,23 +128,20 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 written(part, result, is_new=self._out is None)
             opened.append(part)
             results.append(result)
-            if len(opened) < len(devices):
-                contexts.append((yield from self._open(ctx, devices[len(opened)], steps)))
+            if len(opened) < len(group.streams):
+                yield from next_part()
                 return
-            library, members = ranks
-            with library.together():
+            with group.lock, group.library.together():
                 for rank, open_part, tensor, out in zip(
-                    members, opened, self._parts, results, strict=True
+                    group.ranks, opened, self._parts, results, strict=True
                 ):
                     self._enqueue(rank, open_part.stream.backend, tensor, out)
 
-        contexts.append((yield from self._open(ctx, devices[0], steps)))
+        def next_part() -> Steps[None]:
+            stream = group.streams[len(opened)]
+            contexts.append((yield from on_stream(ctx, stream, self._name, steps))[0])
 
-    def _open(
-        self, ctx: Context, device: Device, steps: Callable[[Context], Steps[None]]
-    ) -> Steps[Context]:
-        part, _ = yield from on_stream(ctx, next_stream_of(device), self._name, steps)
-        return part
+        yield from next_part()
 
     def _width(self) -> int | None:
         return len(self._parts)
@@ -224,22 +222,40 @@ def _launched(ctx: Context, launch: DeviceOp[Any]) -> Steps[None]:
     yield from launch.steps(ctx)
 
 
-_groups: dict[tuple[Device, ...], Sequence[Any]] = {}
+class Group(NamedTuple):
+    """The devices of a collective, as their library knows them.
+
+    Attributes:
+        ranks: one for each device.
+        streams: one of each device, for all collectives of the group, which run one after the other
+            in any case: on several streams the library would order them by events.
+        lock: held by a thread that calls the library.
+    """
+
+    library: Library
+    ranks: Sequence[Rank]
+    streams: Sequence[Stream]
+    lock: threading.Lock
+
+
+_groups: dict[tuple[Device, ...], Group] = {}
 _lock = threading.Lock()  # of `_groups`
 
 
-def _ranks(devices: tuple[Device, ...], like: Tensor) -> tuple[Any, Sequence[Any]] | None:
-    """The library of all these devices, and a rank for each; None where they have none."""
+def _group(devices: tuple[Device, ...], like: Tensor) -> Group | None:
+    """The group of these devices; None where they have no library, or not for this dtype."""
     library = devices[0].backend.collectives
     if library is None or any(d.backend.collectives is not library for d in devices):
         return None
     if not library.takes(like.dtype):
         return None
     with _lock:
-        members = _groups.get(devices)
-        if members is None:
-            members = _groups[devices] = library.ranks([device.backend for device in devices])
-    return library, members
+        group = _groups.get(devices)
+        if group is None:
+            ranks = library.ranks([device.backend for device in devices])
+            streams = [device.new_stream() for device in devices]
+            group = _groups[devices] = Group(library, ranks, streams, threading.Lock())
+    return group
 
 
 def _device(tensor: Tensor) -> Device:

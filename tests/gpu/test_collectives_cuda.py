@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,17 @@ async def test_order_with_what_comes_before_and_after(gpus: list[na.Device]) -> 
             na.spawn(na.fill(t, -1), device.policy)
         for array in elements(await reduced, gpus):
             assert (array == 3).all()
+
+
+def test_threads_that_reduce_at_the_same_time(gpus: list[na.Device]) -> None:
+    def reduce(number: int) -> list[float]:
+        parts = [na.to_device(np.full(999, number, "f4"), device).sync() for device in gpus]
+        for _ in range(20):
+            parts = list(all_reduce(parts, "avg").sync())
+        return [float(array.mean()) for array in elements(parts, gpus)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(reduce, range(8))) == [[float(i)] * 2 for i in range(8)]
 
 
 @pytest.fixture
