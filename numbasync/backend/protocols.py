@@ -156,6 +156,10 @@ class Stream(Protocol):
         """`Queue.download` of a contiguous array into the start of a `host_block`; see `launch`."""
         ...
 
+    def copy_peer(self, dst: Array, src: Array, source: Any, queue: Any) -> Queue | None:
+        """`Queue.copy_peer` by the fast path; see `launch`."""
+        ...
+
     def replay(self, graph: Any, queue: Any) -> Queue | None:
         """`Queue.replay` by the fast path; see `launch`."""
         ...

@@ -118,8 +118,9 @@ def try_copy_across(
             return False
         submission.keep_alive += (near, far)
         submission.nbytes += dst.nbytes
-        queue = submission.queue = submission.queue or stream.backend.open()
-        queue.copy_peer(dst.handle, src.handle, source.backend)
+        submission.queue = stream.backend.copy_peer(
+            dst.handle, src.handle, source.backend, submission.queue
+        )
         for storage in (near, far):
             if storage.attached_graphs is not None:
                 storage.invalidate_graphs()

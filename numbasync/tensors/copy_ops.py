@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from sys import _getframe
 from typing import Any, Generic, TypeVar
 
@@ -93,6 +94,9 @@ class ToHost(SimpleOp[HostArray]):
 
     def _describe(self) -> str:
         return self.label
+
+
+_name = lru_cache(64)(str)  # of dtypes, for which NumPy takes longer than a copy is enqueued in
 
 
 class Item(DeviceOp[Any]):
@@ -199,4 +203,4 @@ class Memcpy(DeviceOp[Any]):
         return dst
 
     def _describe(self) -> str:
-        return f"memcpy({self._dst.shape}, {self._dst.dtype})"
+        return f"memcpy({self._dst.shape}, {_name(self._dst.dtype)})"

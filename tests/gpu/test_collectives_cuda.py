@@ -68,7 +68,7 @@ def test_threads_that_reduce_at_the_same_time(gpus: list[na.Device]) -> None:
         parts = [na.to_device(np.full(999, number, "f4"), device).sync() for device in gpus]
         for _ in range(20):
             parts = list(all_reduce(parts, "avg").sync())
-        return [float(array.mean()) for array in elements(parts, gpus)]
+        return [float(array.mean()) for array in elements(tuple(parts), gpus)]
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(reduce, range(8))) == [[float(i)] * 2 for i in range(8)]

@@ -257,6 +257,14 @@ class CudaStream:
         counters.copies += 1
         return queue
 
+    def copy_peer(
+        self, dst: CudaArray, src: CudaArray, source: Gpu, queue: CudaQueue | None
+    ) -> CudaQueue | None:
+        enter(self.device)
+        copy_peer(dst, self.device, src, source, self.handle)
+        counters.copies += 1
+        return queue
+
     @compiled
     def replay(self, graph: Replayed, queue: CudaQueue | None) -> CudaQueue | None:
         calls = fast_calls.calls()

@@ -176,6 +176,13 @@ class CpuStream:
         queue.download(np.ndarray(src.array.shape, src.array.dtype, block), src)
         return queue
 
+    def copy_peer(
+        self, dst: CpuArray, src: CpuArray, source: object, queue: CpuQueue | None
+    ) -> CpuQueue:
+        queue = queue or self.open()
+        queue.copy_peer(dst, src, source)
+        return queue
+
     def replay(self, graph: CpuGraph, queue: CpuQueue | None) -> CpuQueue:
         queue = queue or self.open()
         queue.replay(graph)
