@@ -17,7 +17,6 @@ from numbasync.collective.reductions import check_reduction
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of
-from numbasync.device.stream import Stream
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
@@ -78,7 +77,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
             if self._out is not None:
                 results = yield from self._placed(ctx, devices, contexts, results)
         else:
-            yield from self._by_library(ctx, group, contexts, results)
+            yield from self._by_library(ctx, devices, group, contexts, results)
         for part in contexts:
             join(ctx, part)
         return tuple(results)
@@ -110,6 +109,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
     def _by_library(
         self,
         ctx: Context,
+        devices: Sequence[Device],
         group: Group,
         contexts: list[Context],
         results: list[Tensor],
@@ -118,18 +118,20 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         opened: list[Context] = []
 
         def steps(part: Context) -> Steps[None]:
-            source = self._parts[len(opened)]
+            number = len(opened)
+            source = self._parts[number]
             if self._out is None:
                 result = Tensor.allocate(part, self._shape, source.dtype)
             else:
-                result = self._out[len(opened)]
+                result = self._out[number]
             with part.device.submit_lock:
                 part.read(source.storage, source)
                 written(part, result, is_new=self._out is None)
             opened.append(part)
             results.append(result)
-            if len(opened) < len(group.streams):
-                yield from next_part()
+            if number + 1 < len(devices):
+                stream = next_stream_of(devices[number + 1])
+                contexts.append((yield from on_stream(ctx, stream, self._name, steps))[0])
                 return
             with group.lock, group.library.together():
                 for rank, open_part, tensor, out in zip(
@@ -137,11 +139,11 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 ):
                     self._enqueue(rank, open_part.stream.backend, tensor, out)
 
-        def next_part() -> Steps[None]:
-            stream = group.streams[len(opened)]
+        if ctx.device is devices[0]:
+            yield from steps(ctx)
+        else:
+            stream = next_stream_of(devices[0])
             contexts.append((yield from on_stream(ctx, stream, self._name, steps))[0])
-
-        yield from next_part()
 
     def _width(self) -> int | None:
         return len(self._parts)
@@ -227,14 +229,11 @@ class Group(NamedTuple):
 
     Attributes:
         ranks: one for each device.
-        streams: one of each device, for all collectives of the group, which run one after the other
-            in any case: on several streams the library would order them by events.
         lock: held by a thread that calls the library.
     """
 
     library: Library
     ranks: Sequence[Rank]
-    streams: Sequence[Stream]
     lock: threading.Lock
 
 
@@ -253,8 +252,7 @@ def _group(devices: tuple[Device, ...], like: Tensor) -> Group | None:
         group = _groups.get(devices)
         if group is None:
             ranks = library.ranks([device.backend for device in devices])
-            streams = [device.new_stream() for device in devices]
-            group = _groups[devices] = Group(library, ranks, streams, threading.Lock())
+            group = _groups[devices] = Group(library, ranks, threading.Lock())
     return group
 
 
@@ -271,7 +269,7 @@ def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     Raises:
         DTypeError, ShapeError, CallerError: they are not.
     """
-    tensors = tuple(getattr(part, "tensor", part) for part in parts)
+    tensors = tuple(p if type(p) is Tensor else getattr(p, "tensor", p) for p in parts)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise DTypeError(f"{what} takes one tensor a device, not {tensor!r:.60} among them.")

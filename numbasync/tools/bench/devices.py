@@ -24,7 +24,7 @@ SMALL = 4096  # bytes
 CALLS, SMALL_CALLS, PIPELINES = 10, 200, 5
 STEPS, ELEMENTS = 20, 2**27  # launches of a pipeline, and the elements of each
 COPY = "numbasync: await dst.copy_from(src)"
-QUEUED_COPY = "numbasync: copies enqueued, then awaited"
+QUEUED_COPY = "numbasync: copies enqueued, then synchronize"
 RAW_COPY = "cuda.bindings: cuMemcpyPeerAsync + synchronize"
 RAW_QUEUED = "cuda.bindings: copies enqueued, then synchronize"
 MOVE = "numbasync: await to_device, new tensor"
@@ -32,7 +32,7 @@ SYNC_MOVE = "numbasync: to_device.sync(), new tensor"
 RAW_MOVE = "cuda.bindings: peer copy between two events + synchronize"
 REDUCED = {"256 MiB": 2**28, "16 MiB": 2**24, "1 MiB": 2**20}
 REDUCE = "numbasync: await all_reduce, new tensors"
-QUEUED_REDUCE = "numbasync: all_reduce to given tensors, enqueued, then awaited"
+QUEUED_REDUCE = "numbasync: all_reduce to given tensors, enqueued, then synchronize"
 TORCH_REDUCE = "PyTorch: torch.cuda.nccl.all_reduce + synchronize"
 TORCH_QUEUED = "PyTorch: torch.cuda.nccl.all_reduce enqueued, then synchronize"
 LATENCY, LATENCY_CALLS = "numbasync: all_reduce of 4 bytes, on the devices alone", 50
@@ -115,12 +115,13 @@ def _copies(near: Device, far: Device, nbytes: int) -> list[Case]:
 
 
 def _queued(call: Callable[[], Any], stream: Any) -> Run:
-    """Calls that are all enqueued before the first is awaited."""
+    """Calls that are all enqueued before the thread waits for the last one."""
 
     async def run(calls: int) -> float:
         with Stopwatch() as watch:
-            for future in [na.spawn(call(), stream) for _ in range(calls)]:
-                await future
+            for _ in range(calls):
+                call().async_on(stream)
+            stream.synchronize()
         return watch.seconds
 
     return run
@@ -197,22 +198,21 @@ def _latency(near: Device, far: Device) -> Case:
     """The devices' time for a collective of few bytes, the host's left out."""
     one = np.ones(1, np.float32)
     parts, out = ([na.to_device(one, d).sync() for d in (near, far)] for _ in range(2))
-    stream = near.new_stream()
-
-    def reduce() -> Any:
-        return na.spawn(na.collective.all_reduce(parts, out=out), stream)
+    stream, before = near.new_stream(), near.new_stream()
 
     async def run(calls: int) -> float:
-        with Gate(stream) as gate:
-            futures = [reduce() for _ in range(calls)]
+        with Gate(before) as gate:
+            na.fill(parts[0], 1).async_on(before)  # which all of them wait for
+            for _ in range(calls):
+                na.collective.all_reduce(parts, out=out).async_on(stream)
             with Stopwatch() as watch:
                 gate.open()
-                for future in futures:
-                    await future
+                stream.synchronize()
         return watch.seconds
 
     async def check() -> None:
-        for total in await reduce():
+        totals: Any = await na.collective.all_reduce(parts, out=out)
+        for total in totals:
             elements = total.to_host().sync_on(total.device.new_stream())
             np.testing.assert_array_equal(elements, one + one)
 
