@@ -10,6 +10,7 @@ import asyncio
 import logging
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -64,9 +65,9 @@ def main(pictures: int = 12) -> None:
         for i, path in enumerate(paths):
             write(path, rng.integers(40, 50 + 4 * i, SIZE).astype(np.uint8))
         client.register_plugin(na.dask.WorkerDevice(pool_bytes=16 << 20))
-        counts = np.sum(client.gather(na.dask.map_ops(client, count, paths)), axis=0)
-        table = image.equalisation_table_reference(counts)
-        results = client.gather(
+        counts: Any = client.gather(na.dask.map_ops(client, count, paths))
+        table = image.equalisation_table_reference(np.sum(counts, axis=0))
+        results: Any = client.gather(
             na.dask.map_ops(client, equalise, paths, [table] * pictures, retries=2)
         )
         before, after = (np.array([read(p) for p in files]) for files in (paths, results))

@@ -7,6 +7,7 @@ ctypedef int (*launch_t)(
 ctypedef int (*of_stream_t)(void*) noexcept nogil
 ctypedef int (*fill_t)(uint64_t, unsigned, size_t, void*) noexcept nogil
 ctypedef int (*copy_t)(void*, void*, size_t, void*) noexcept nogil
+ctypedef int (*copy_peer_t)(uint64_t, void*, uint64_t, void*, size_t, void*) noexcept nogil
 ctypedef int (*replay_t)(void*, void*) noexcept nogil
 ctypedef int (*current_t)(void**) noexcept nogil
 cdef launch_t launch_kernel = NULL
@@ -15,6 +16,7 @@ cdef of_stream_t query_stream = NULL, synchronize_stream = NULL
 cdef write_t write_value = NULL
 cdef fill_t fill_8 = NULL, fill_16 = NULL, fill_32 = NULL
 cdef copy_t copy_to_device = NULL, copy_to_host = NULL
+cdef copy_peer_t copy_peer = NULL
 cdef replay_t launch_graph = NULL
 cdef enum:
     NOT_READY = 600
@@ -24,7 +26,7 @@ cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
 METHODS = (
     "launch", "completed", "query", "spin_poll", "synchronize", "write", "fill", "upload",
-    "download", "replay",
+    "download", "replay", "copy_peer",
 )
 
 
@@ -37,6 +39,7 @@ def use_driver(dict addresses, failing, counting):
     """
     global launch_kernel, query_stream, synchronize_stream, write_value, fail, counters
     global fill_8, fill_16, fill_32, copy_to_device, copy_to_host, launch_graph, na_get_current
+    global copy_peer
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
     query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
     synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
@@ -46,6 +49,7 @@ def use_driver(dict addresses, failing, counting):
     fill_32 = <fill_t><uintptr_t>addresses["cuMemsetD32Async"]
     copy_to_device = <copy_t><uintptr_t>addresses["cuMemcpyHtoDAsync_v2"]
     copy_to_host = <copy_t><uintptr_t>addresses["cuMemcpyDtoHAsync_v2"]
+    copy_peer = <copy_peer_t><uintptr_t>addresses["cuMemcpyPeerAsync"]
     launch_graph = <replay_t><uintptr_t>addresses["cuGraphLaunch"]
     na_get_current = <current_t><uintptr_t>addresses["cuCtxGetCurrent"]
     fail, counters = failing, counting
@@ -54,8 +58,11 @@ def use_driver(dict addresses, failing, counting):
 def enter(device):
     """`driver.enter`, also while the core is off: the core notes the current device of a thread."""
     global na_ordinal
+    cdef long ordinal = device.ordinal
+    if na_get_current != NULL and not na_is_elsewhere(ordinal):
+        return
     python["enter"](device)
-    na_ordinal = device.ordinal
+    na_ordinal = ordinal
     na_note_current()
 
 

@@ -195,17 +195,30 @@ def know_devices(variable, device):
 cdef object stream_for(object op):
     """`run.stream_for`, without a policy of the caller."""
     cdef object device, policy
-    if is_plain(op) if isa(op, Launch) else is_simple(op) and not isa(op, GraphLaunch):
+    if is_plain(op) and holds(get(op, at_launcher), at_move_inputs, False) if isa(op, Launch) else (
+        is_simple(op) and not isa(op, GraphLaunch)
+    ):
         device = get_value(current_device) or default_device
         if device is not None:
             policy = get(device, at_policy)
             if isa(policy, RoundRobin):
                 return next(get(policy, at_turn))
-    return python["stream_for"](op)
+    try:
+        return python["stream_for"](op)
+    except BaseException:
+        op.consume()
+        raise
+
+
+cdef inline bint is_unused(object op) except -1:
+    """Whether an operation can be claimed."""
+    return holds(op, at_unused, True) if isa(op, Launch) else bool(op._unused)
 
 
 def Runs_sync(self):
-    return Runs_sync_on(self, stream_for(self)) if is_idle() else python["Runs.sync"](self)
+    if not is_idle() or not is_unused(self):
+        return python["Runs.sync"](self)
+    return Runs_sync_on(self, stream_for(self))
 
 
 cdef int finished_awaits = 0
@@ -228,7 +241,7 @@ def Runs___await__(self):
 
 def await_fast(op):
     """`run.awaiting` of an operation with a fast path."""
-    if not is_idle() or get_running_loop() is None or not op._unused:
+    if not is_idle() or get_running_loop() is None or not is_unused(op):
         return (yield from python["awaiting"](op))
     stream = stream_for(op)
     if not isa(stream, Stream):
@@ -254,7 +267,7 @@ def _start(op, site):
     cdef object stream, submission
     if not isa(op, Launch) and not getattr(op, "has_fast_path", False):
         return python["_start"](op, site)
-    if not is_idle() or not (holds(op, at_unused, True) if isa(op, Launch) else op._unused):
+    if not is_idle() or not is_unused(op):
         return python["_start"](op, site)
     stream = stream_for(op)
     if not isa(stream, Stream):

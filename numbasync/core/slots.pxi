@@ -33,7 +33,9 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_config", "_form", "_launcher", "_numbers", "_parts", "_plan", "_positions", "_tensors",
         "_values",
     ),
-    "Launcher": ("_forms", "_plain_count", "_latest", "Result", "label", "names", "planner"),
+    "Launcher": (
+        "_forms", "_plain_count", "_latest", "Result", "label", "move_inputs", "names", "planner",
+    ),
     "Config": ("extents", "stream"),
     "Plan": ("work", "empty"),
     "FastCall": ("core",),
@@ -102,7 +104,8 @@ cdef enum:
     at_unused, at_values, at_has_fast_path
     at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
     at_prepared_plan, at_positions, at_prepared_tensors, at_prepared_values
-    at_forms, at_plain_count, at_latest, at_result, at_label, at_names, at_planner
+    at_forms, at_plain_count, at_latest, at_result, at_label, at_move_inputs, at_names
+    at_planner
     at_extents, at_config_stream
     at_work, at_is_without_blocks
     at_core

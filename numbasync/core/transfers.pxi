@@ -175,7 +175,7 @@ def ToHost_try_enqueue(self, submission, pool):
 
 cdef object enqueue_download(object self, object submission, object pool):
     """`ToHost.try_enqueue`."""
-    cdef object stream, backend, tensor, storage, spec, block, queue, readers
+    cdef object stream, backend, tensor, storage, spec, block, queue
     cdef DriverStream calls
     cdef Lock lock
     tensor = get(self, at_read) if is_plain_submission(submission) and isa(self, ToHost) else None
@@ -204,11 +204,89 @@ cdef object enqueue_download(object self, object submission, object pool):
             put(submission, at_queue, queue.download(block, tensor.handle, get(submission, at_queue)))
         else:
             copy_block(calls, storage, block, nbytes, False)
-        readers = get(storage, at_readers)
-        if PyDict_Size(readers) >= MANY_READERS and stream not in readers:
-            readers = storage.forget_readers()
-        readers[stream] = submission
+        record_reader(storage, stream, submission)
     finally:
         lock.give()
     put(self, at_result_of, ndarray(get(spec, at_spec_shape), get(spec, at_spec_dtype), block))
     return True
+
+
+def try_copy_across(submission, dst, src, bint is_new=False):
+    cdef object stream, backend, source, near, far
+    cdef DriverStream calls = None
+    cdef Lock first, second
+    if is_plain_submission(submission) and is_whole(dst) and is_whole(src):
+        stream, source = get(submission, at_stream), get(src, at_device_of)
+        near, far = get(dst, at_storage), get(src, at_storage)
+        calls = calls_of(get(stream, at_backend))
+    if calls is None or not is_plain_memory(near) or not is_plain_memory(far):
+        return python["try_copy_across"](submission, dst, src, is_new)
+    backend = get(get(stream, at_device), at_device_backend)
+    if not holds(near, at_fast_path_device, backend) or not (
+        holds(far, at_fast_path_device, get(source, at_device_backend))
+        and backend.copies_from(get(source, at_device_backend))
+    ):
+        return False
+    first, second = get(get(stream, at_device), at_submit_lock), get(source, at_submit_lock)
+    if source.ordinal < calls.ordinal:  # always in this order, so that threads do not deadlock
+        first, second = second, first
+    first.take()
+    second.take()
+    try:
+        if is_busy_elsewhere(peek(<PyObject*>far, at_writer), stream):
+            return False
+        if not is_new:
+            for one in [get(near, at_writer), *(<dict>get(near, at_readers)).values()]:
+                if is_busy_elsewhere(<PyObject*>one, stream):
+                    return False
+        nbytes = get(get(dst, at_kind), at_spec_nbytes)
+        retain(submission, near, far, nbytes)
+        copy_from_peer(calls, near, far, backend, get(source, at_device_backend), nbytes)
+        record_reader(far, stream, submission)
+        put(near, at_writer, submission)
+        put(near, at_readers, {})
+    finally:
+        second.give()
+        first.give()
+    return True
+
+
+cdef inline bint is_whole(object array) noexcept:
+    """Whether an array is a tensor with elements, all those of its storage."""
+    return isa(array, Tensor) and holds(array, at_source, None) and (
+        not holds(array, at_kind, None) and not holds(array, at_storage, None)
+        and <int64_t>get(get(array, at_kind), at_spec_nbytes) > 0
+    )
+
+
+cdef inline bint is_plain_memory(object storage) noexcept:
+    """Whether a storage is a GPU's memory."""
+    return isa(storage, Storage) and isa(get(storage, at_memory), CudaMemory)
+
+
+cdef int copy_from_peer(
+    DriverStream calls, object near, object far, object to, object source, int64_t nbytes
+) except -1:
+    """Copy the start of the storage `far` of the GPU `source` to the start of `near` of `to`."""
+    cdef uint64_t target = get(get(near, at_memory), at_address)
+    cdef uint64_t start = get(get(far, at_memory), at_address)
+    cdef void* here = <void*><uintptr_t>int(to.context)
+    cdef void* there = <void*><uintptr_t>int(source.context)
+    cdef int result
+    if na_is_elsewhere(calls.ordinal):
+        enter(calls.device)
+    with nogil:
+        result = copy_peer(target, here, start, there, nbytes, calls.number)
+    if result != 0:
+        fail(result, "cuMemcpyPeerAsync")
+    put(counters, at_copies, get(counters, at_copies) + 1)
+    return 0
+
+
+cdef int record_reader(object storage, object stream, object submission) except -1:
+    """`access.record_read`."""
+    cdef object readers = get(storage, at_readers)
+    if PyDict_Size(readers) >= MANY_READERS and stream not in readers:
+        readers = storage.forget_readers()
+    readers[stream] = submission
+    return 0

@@ -72,8 +72,8 @@ class Launcher(Public, Tokenized, Generic[P]):
     """
 
     __slots__ = (
-        "Result", "__dict__", "__weakref__", "_forms", "_latest", "_plain_count", "label", "names",
-        "planner",
+        "Result", "__dict__", "__weakref__", "_forms", "_latest", "_plain_count", "label",
+        "move_inputs", "names", "planner",
     )  # fmt: skip
     __signature__ = CallSignature()
 

@@ -17,6 +17,7 @@ from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of, submit_locks
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError, NotAGraphNodeError
+from numbasync.native import compiled
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
 from numbasync.ops.shared_run import Steps
@@ -86,6 +87,7 @@ def copy_across(
         ctx.queue.copy_peer(dst.handle, src.handle, source.backend)
 
 
+@compiled
 def try_copy_across(
     submission: Submission, dst: DeviceArray, src: DeviceArray, is_new: bool = False
 ) -> bool:
@@ -101,8 +103,6 @@ def try_copy_across(
         or source is None
         or near.fast_path_device is not device.backend
         or far.fast_path_device is not source.backend
-        or near.links is not None
-        or far.links is not None
         or dst.source is not None
         or src.source is not None
         or not (dst.nbytes and dst.is_contiguous and src.is_contiguous)
@@ -121,9 +121,6 @@ def try_copy_across(
         submission.queue = stream.backend.copy_peer(
             dst.handle, src.handle, source.backend, submission.queue
         )
-        for storage in (near, far):
-            if storage.attached_graphs is not None:
-                storage.invalidate_graphs()
         access.record_read(far, submission)
         access.record_write(near, submission)
     return True

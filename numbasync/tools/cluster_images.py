@@ -70,7 +70,7 @@ async def count_levels(paths: Sequence[str]) -> Counts:
     async def one(path: str) -> Any:
         return await counted(await asyncio.to_thread(_pixels, path))
 
-    counts: Counts = np.sum(await asyncio.gather(*map(one, paths)), axis=0, dtype=np.int64)
+    counts: Counts = np.stack(await asyncio.gather(*map(one, paths))).sum(axis=0, dtype=np.int64)
     return counts
 
 

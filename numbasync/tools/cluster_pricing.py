@@ -100,7 +100,7 @@ def price(client: Any, console: Any, tasks: int) -> None:
     console.print(f"{len(workers)} workers, {tasks} tasks of {TASK_PATHS:,} paths", highlight=False)
     columns = range(tasks), [option] * tasks
     done = run_tasks(client, console, "tasks", simulate, columns, lambda _: TASK_PATHS, "paths")
-    total, squares = sum(np.asarray(sums).sum(axis=0) for sums in done.values)
+    total, squares = np.concatenate(done.values).sum(axis=0)
     count = tasks * TASK_PATHS
     mean = total / count
     error = option.discount() * math.sqrt(max(squares / count - mean**2, 0) / count)

@@ -96,6 +96,20 @@ async def test_inputs_are_moved_where_the_kernel_says_so(pair: Pair) -> None:
     assert (near, far) == pair
 
 
+async def test_arguments_of_one_other_device_take_the_launch_there(pair: Pair) -> None:
+    z, x = on(pair[1], 0), on(pair[1], 1)
+    call = (z, x, x, (x, 0))
+    await total(*call)  # the first launch; the next ones find its plan
+    await total(*call)
+    total(*call).sync()
+    await na.gather(total(*call), total(*call))
+    await na.spawn(total(*call))
+    await asyncio.gather(total(*call), total(*call))
+    await total.prepare(*call)()
+    total.prepare(*call).sync()
+    assert host(z) == [10 * 111] * 8
+
+
 async def test_outputs_are_never_moved(pair: Pair) -> None:
     near, far = pair
     z, x = on(far, 1), on(near, 2)

@@ -25,13 +25,13 @@ SOURCES = sorted(ROOT.glob("numbasync/core/*.pxi"))  # the parts of the core
 LIMIT_S = 120  # of a test run, which a fault may hang
 # Those that find most come first.
 TESTS = [
-    f"tests/native/{name}.py"
+    f"tests/{name}.py" if "/" in name else f"tests/native/{name}.py"
     for name in ("test_driver_calls", "test_settling", "test_which_calls", "test_awaited_results",
-                 "test_handed_over", "test_rare_cases", "test_locks", "test_prepared_calls",
-                 "test_gathered", "test_random_programs", "test_short_launches",
-                 "test_compositions",
-                 "test_core", "test_leaks", "test_core_threads", "test_packing", "test_memory",
-                 "test_pools")
+                 "test_handed_over", "test_rare_cases", "test_locks", "test_across",
+                 "test_prepared_calls", "test_gathered", "test_random_programs",
+                 "test_short_launches", "test_compositions", "test_core", "test_leaks",
+                 "test_core_threads", "test_packing", "test_memory", "test_pools",
+                 "ops/test_awaiting", "launch/test_homes")
 ]  # fmt: skip
 
 

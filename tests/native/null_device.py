@@ -88,7 +88,7 @@ def library() -> ctypes.CDLL:
     driver.null_launched.restype = ctypes.c_uint64
     driver.null_launch.restype = ctypes.POINTER(Launched)
     driver.null_launch.argtypes = [ctypes.c_uint64]
-    driver.null_filled.restype = ctypes.POINTER(ctypes.c_uint64)
+    driver.null_filled.restype = driver.null_peer.restype = ctypes.POINTER(ctypes.c_uint64)
     driver.null_replayed.restype = ctypes.c_uint64
     for name in ("null_hold", "null_pass", "cuStreamQuery", "cuStreamSynchronize"):
         getattr(driver, name).argtypes = [ctypes.c_void_p, ctypes.c_int][
@@ -318,6 +318,14 @@ class CudaStream:
         counters.copies += 1
         return queue
 
+    def copy_peer(self, dst: Any, src: Any, source: Any, queue: Any) -> Any:
+        near, far = self.device.context, source.context
+        start, source_start = dst.array.ctypes.data, src.array.ctypes.data
+        args = start, near, source_start, far, dst.array.nbytes
+        self._call("cuMemcpyPeerAsync", *map(ctypes.c_uint64, args))
+        counters.copies += 1
+        return queue
+
     def replay(self, graph: Any, queue: Any) -> Any:
         self._call("cuGraphLaunch", None)
         counters.replays += 1
@@ -405,6 +413,9 @@ class NullQueue:
     def copy(self, dst: Any, src: Any) -> None:
         counters.copies += 1
 
+    def copy_peer(self, dst: Any, src: Any, source: Any) -> None:
+        self.stream.copy_peer(dst, src, source, self)
+
     def fill(self, dst: Any, value: Any) -> None:
         pass
 
@@ -433,6 +444,7 @@ class NullDevice(CpuDevice):
         self.streams = 0
         self.waits: list[tuple[int, int]] = []  # a stream, and the one that it waited for
         self.kernels: dict[int, NullKernel] = {}
+        self.context = 0x100 * ordinal
 
     def new_stream(self, priority: int) -> Any:
         self.streams += 1
@@ -480,7 +492,7 @@ def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> No
 def _connect() -> None:
     driver = library()
     own = "cuLaunchKernel cuStreamQuery cuStreamSynchronize cuGraphLaunch cuCtxGetCurrent"
-    names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2", *FILLS)}
+    names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2", "cuMemcpyPeerAsync", *FILLS)}
     names |= dict.fromkeys(COPIES, COPIES[0])
     addresses = {
         name: ctypes.cast(getattr(driver, own), ctypes.c_void_p).value

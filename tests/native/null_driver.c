@@ -19,6 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Launch launches[LAUNCHES];  /* the latest ones */
 static uint64_t launched, others;
 static uint64_t filled[3];  /* the latest fill: bytes of its pattern, the pattern, how often */
+static uint64_t peer[5];  /* the arguments of the latest copy between two devices */
 static uint64_t replayed;  /* the latest graph */
 static struct { uint64_t stream; volatile uint32_t *word; uint32_t number; } writes[WRITES];
 static int waiting;  /* of `writes` */
@@ -122,6 +123,13 @@ int cuMemcpyHtoDAsync_v2(void *to, void *from, size_t count, void *stream) {
     return other(stream);
 }
 
+int cuMemcpyPeerAsync(uint64_t to, void *near, uint64_t from, void *far, size_t count,
+                      void *stream) {
+    peer[0] = to, peer[1] = (uintptr_t)near, peer[2] = from, peer[3] = (uintptr_t)far;
+    peer[4] = count;
+    return other(stream);
+}
+
 int cuGraphLaunch(void *graph, void *stream) {
     replayed = (uintptr_t)graph;
     return other(stream);
@@ -184,6 +192,8 @@ uint64_t null_launched(void) { return launched; }
 uint64_t null_others(void) { return others; }
 
 uint64_t *null_filled(void) { return filled; }
+
+uint64_t *null_peer(void) { return peer; }
 
 uint64_t null_replayed(void) { return replayed; }
 

@@ -305,6 +305,7 @@ def test_the_device_is_entered_once_a_thread(null: na.Device) -> None:
     entered = null.backend.entered  # type: ignore[attr-defined]
     for _ in range(3):
         add_one(z).sync_on(stream)
+    native.core.enter(null.backend)
     assert null.backend.entered == entered  # type: ignore[attr-defined]
     native.core.forget_current()
     add_one(z).sync_on(stream)

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core i
 
 @contextmanager
 def held_elsewhere(
-    lock: Any, function: Any, replace: Callable[[Any], object] | None = None
+    lock: Any, function: Any, into: Callable[[Any], object] | None = None
 ) -> Iterator[list[str]]:
     """A lock in another thread's hands, until the core calls `function`, of Python; its calls.
 
-    `replace` puts another function in its place; None: it is one that the core has taken over.
+    `into` puts another function in its place; None: it is one that the core has taken over.
     """
-    replace = replace or native.core.take_over
+    replace: Callable[[Any], object] = native.core.take_over if into is None else into
     calls, taken, free = list[str](), threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -102,8 +102,8 @@ def test_blocks_change_hands_under_the_lock_of_the_pool(on: bool) -> None:
 def test_work_waits_for_the_lock_of_the_device(null: na.Device, on: bool, kind: str) -> None:
     """Nothing is enqueued meanwhile, and no access recorded."""
     stream = null.new_stream()
-    z = na.zeros(8).sync_on(stream)
-    graph = add_one(z).graph_on(stream)
+    z, own = (na.zeros(8).sync_on(stream) for _ in range(2))
+    graph = add_one(own).graph_on(stream)
     makers: dict[str, Callable[[], Any]] = {
         "launch": lambda: add_one(z),
         "zip": lambda: na.zip(add_one(z), add_one(z)),

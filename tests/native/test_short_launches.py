@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import native, testing
+from numbasync.backend.cpu.compiler.block_memory import _own
 from numbasync.backend.cpu.runtime.workers import Engine, changed, wait_for
 from numbasync.backend.protocols import counters
 from numbasync.errors import OutOfBoundsError
@@ -20,6 +23,7 @@ from tests.common import add_one
 from tests.waiting import begin, eventually
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
+ROOT = Path(__file__).parents[2]
 
 
 @na.launcher
@@ -163,16 +167,54 @@ def test_checks_are_made(cpu: na.Device, stream: na.Stream, on: bool) -> None:
 
 def test_memory_of_a_block_grows(stream: na.Stream, on: bool) -> None:
     z = na.zeros(8).sync_on(stream)
+    sizes: list[int] = []
 
     def run() -> None:  # on a thread without memory
         for _ in range(2):
-            write_at[1, 1](z, 1).sync_on(stream)
-            with_array[1, 1](z).sync_on(stream)
+            for launch in (write_at[1, 1](z, 1), with_array[1, 1](z)):
+                launch.sync_on(stream)
+                sizes.append(_own.memory.each)
 
     write_at[1, 1](z, 1).sync_on(stream)
     with_array[1, 1](z).sync_on(stream)
     begin(run)()
+    small, large = sizes[:2]
+    assert small < 4 * 512 <= large and sizes[2:] == [large, large]
     assert z.to_host().sync_on(stream).tolist()[:2] == [3, 3]
+
+
+PROGRAM = """
+import sys, threading
+import numbasync as na
+from numbasync import native
+from tests.common import add_one
+
+native.switch(sys.argv[1] == "True")
+stream = na.devices("cpu")[0].new_stream()
+z = na.zeros(8).sync_on(stream)
+add_one(z).sync_on(stream)
+backend, ran = stream.backend, threading.Event()
+for short in {plan.work.prepared for plan in add_one.planner.plans.values()}:
+    def interrupted(*args, run=short._entry_point):
+        backend.push(ran.set)  # as another thread does
+        run(*args)
+
+    short._entry_point = interrupted
+add_one(z).async_on(stream)
+print(ran.wait(10), z.to_host().sync_on(stream)[0])
+"""
+
+
+def test_what_is_enqueued_while_it_runs_goes_on(
+    on: bool, python: str, python_env: dict[str, str]
+) -> None:
+    """In a process without workers, which would look by themselves."""
+    command = [python, "-c", PROGRAM, str(on)]
+    env = {**python_env, "NUMBASYNC_DEVICE": "cpu"}
+    result = subprocess.run(
+        command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.stdout, result.stderr) == ("True 2.0\n", "")
 
 
 def test_a_thread_that_waits_for_it_is_told(stream: na.Stream, on: bool) -> None:

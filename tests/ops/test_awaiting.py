@@ -12,9 +12,9 @@ import pytest
 
 import numbasync as na
 from numbasync.device import reactor
-from numbasync.errors import LaunchError
+from numbasync.errors import AlreadySubmittedError, LaunchError
 from numbasync.testing import Gate, settle
-from tests.common import copy_to, fresh, saxpy, used, waited
+from tests.common import add_one, copy_to, fresh, saxpy, used, waited
 from tests.holding import HeldCompiler
 
 
@@ -67,14 +67,39 @@ async def test_a_policy_that_raises(device: na.Device) -> None:
         na.value(1).schedule(Broken())
     with pytest.raises(LookupError):
         na.spawn(na.value(1), Broken())
+    x = await na.zeros(4)
+    await add_one(x)
     before, device.policy = device.policy, Broken()
     try:
-        with pytest.raises(LookupError):
-            await na.value(1)
-        with pytest.raises(LookupError):
-            na.value(1).sync()
+        for make in (lambda: na.value(1), lambda: na.zeros(4), lambda: add_one(x)):
+            with pytest.raises(LookupError):
+                await make()
+            with pytest.raises(LookupError):
+                make().sync()
+            with pytest.raises(LookupError):
+                await na.gather(make())
+            with pytest.raises(LookupError):
+                await asyncio.gather(make())
     finally:
         device.policy = before
+
+
+async def test_an_operation_that_was_run_before_takes_no_stream(device: na.Device) -> None:
+    def turns() -> list[na.Stream]:
+        return [device.policy.next_stream() for _ in range(4)]
+
+    x = await na.zeros(4)
+    await add_one(x)
+    ops: list[Any] = [na.value(1), na.zeros(4), add_one(x)]
+    for op in ops:
+        await op
+        before = turns()
+        for run in (op.sync, lambda op=op: na.gather(op), lambda op=op: asyncio.gather(op)):
+            with pytest.raises(AlreadySubmittedError):
+                await run()
+        with pytest.raises(AlreadySubmittedError):
+            await op
+        assert turns() == before
 
 
 async def test_a_future_may_be_awaited_again_and_by_two(

@@ -66,9 +66,9 @@ def test_demo_makes_pictures_smaller_on_a_slow_device(
 
 
 def test_the_photographs_are_there() -> None:
-    found = demo._photographs()
+    found = demo.photographs()
     assert len(found) >= 8
-    assert all(demo._read(path).pixels.ndim == 3 for path in found[:2])
+    assert all(demo.read_picture(path).pixels.ndim == 3 for path in found[:2])
 
 
 def one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:

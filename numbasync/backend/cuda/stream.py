@@ -257,6 +257,7 @@ class CudaStream:
         counters.copies += 1
         return queue
 
+    @compiled
     def copy_peer(
         self, dst: CudaArray, src: CudaArray, source: Gpu, queue: CudaQueue | None
     ) -> CudaQueue | None:
