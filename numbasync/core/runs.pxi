@@ -192,12 +192,17 @@ def know_devices(variable, device):
     current_device, default_device = variable, device
 
 
+cdef inline bint goes_to_the_current_device(object op) except -1:
+    """Whether an operation names no stream, and has no device of its own."""
+    if isa(op, Launch):
+        return is_plain(op) and holds(get(op, at_launcher), at_move_inputs, False)
+    return is_simple(op) and not isa(op, GraphLaunch)
+
+
 cdef object stream_for(object op):
     """`run.stream_for`, without a policy of the caller."""
     cdef object device, policy
-    if is_plain(op) and holds(get(op, at_launcher), at_move_inputs, False) if isa(op, Launch) else (
-        is_simple(op) and not isa(op, GraphLaunch)
-    ):
+    if goes_to_the_current_device(op):
         device = get_value(current_device) or default_device
         if device is not None:
             policy = get(device, at_policy)
