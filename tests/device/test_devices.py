@@ -27,7 +27,7 @@ def test_there_is_always_a_cpu_device() -> None:
 
 
 def test_what_a_device_says_of_itself(device: na.Device) -> None:
-    assert repr(device) == f"<Device {device.kind}:0 {device.name}>"
+    assert repr(device) == f"<Device {device.kind}:{device.ordinal} {device.name}>"
     assert len(device.compute_capability) == 2
     assert device.limits.max_threads_per_block >= 1024
     assert device.can_access(device)

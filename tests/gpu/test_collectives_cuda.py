@@ -63,6 +63,27 @@ async def test_order_with_what_comes_before_and_after(gpus: list[na.Device]) -> 
             assert (array == 3).all()
 
 
+def test_parts_of_another_library(gpus: list[na.Device]) -> None:
+    """Its work on them is waited for, and it waits for their reading."""
+    torch = pytest.importorskip("torch")
+    n = 4_000_000
+    arrays = [torch.zeros(n, device=f"cuda:{gpu.ordinal}") for gpu in gpus]
+    parts = [na.as_tensor(array) for array in arrays]
+    for step in range(1, 20):
+        for array in arrays:
+            for _ in range(20):
+                array.add_(1)
+        out = parts_on(gpus, n) if step % 2 else None
+        for array in elements(all_reduce(parts, out=out).sync(), gpus):
+            assert (array == 40 * step).all()
+        scattered = reduce_scatter(parts).sync()
+        for array in arrays:
+            array.add_(1)
+        assert all((array == 40 * step).all() for array in elements(scattered, gpus))
+        for array in arrays:
+            array.sub_(1)
+
+
 def test_threads_that_reduce_at_the_same_time(gpus: list[na.Device]) -> None:
     def reduce(number: int) -> list[float]:
         parts = [na.to_device(np.full(999, number, "f4"), device).sync() for device in gpus]

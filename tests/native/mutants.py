@@ -118,7 +118,9 @@ def caught_by(mutant: Mutant | None, tests: Sequence[str] = TESTS) -> str:
         if mutant is not None:
             mutant.plant(folder)
         build(folder)
-        path = os.pathsep.join([str(folder), str(ROOT / "kernels")])
+        path = os.pathsep.join(
+            [str(folder), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+        )
         env = {**os.environ, "PYTHONPATH": path, "NUMBASYNC_NATIVE": "1"}
         env["PYTHONDONTWRITEBYTECODE"] = "1"
         plugins = ["-p", "numbasync.testing.plugin", "-p", "no:cacheprovider"]

@@ -271,6 +271,8 @@ async def test_memory_of_what_is_withdrawn_is_freed(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     z = await na.zeros(4)
+    await add_one(z)  # loaded before the gate is closed, behind which a GPU loads nothing
+    await copy_to(na.zeros(8), na.zeros(8))
     start = used(device)
     handed_over = (await na.zeros(2**16)).take()
     gate.close()

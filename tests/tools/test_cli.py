@@ -38,7 +38,8 @@ def test_demo_of_a_users_picture(
 
     assert cli.main(["demo", str(picture), "--device", device.kind]) == 0
     said = capsys.readouterr().out
-    for part in (device.label, "serial", "overlapped", "blur", "Same as NumPy and SciPy"):
+    used = na.devices(device.kind)[0]
+    for part in (used.label, "serial", "overlapped", "blur", "Same as NumPy and SciPy"):
         assert part in said
     after = picture.with_name("noise-before-after.png")
     with Image.open(after) as image:

@@ -192,8 +192,13 @@ async def test_a_cancelled_tuning_stops_and_the_next_call_continues(
 def test_threads_that_tune_at_once_share_the_work(device: na.Device, clock: Clock) -> None:
     z, a, x = in_place(numbers())
     tuned = na.autotune(saxpy, TWO)
+
+    def tune() -> Any:
+        with na.use_device(device):
+            return tuned.tune(z, a, x).sync()
+
     with ThreadPoolExecutor(6) as pool:
-        jobs = [pool.submit(lambda: tuned.tune(z, a, x).sync()) for _ in range(6)]
+        jobs = [pool.submit(tune) for _ in range(6)]
         results = [job.result() for job in jobs]
     assert clock.measured == [32, 64] * ROUNDS
     assert results == [tuned.results(z, a, x)] * 6
