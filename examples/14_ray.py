@@ -1,7 +1,8 @@
-"""Operations on Ray's actors, each with a device and an event loop of its own.
+"""Operations on Ray's actors, each with a device of its own, and tensors from one to another.
 
-Ray needs nothing from numbasync but that launchers, operations and tensors are pickled. Needs
-`pip install ray`; without it this program says so.
+Ray needs nothing from numbasync but that launchers, operations and tensors are pickled. By the
+tensor transport results stay on an actor's device, and go to other actors past the object store.
+Needs `pip install ray`; without it this program says so.
 
     python examples/14_ray.py
 """
@@ -37,6 +38,16 @@ class Worker:
         return await na.gather(*ops)
 
 
+class Solver:
+    """An actor whose results stay on its device."""
+
+    def ramp(self, n: int):
+        return saxpy(na.zeros(n), 1.0, np.arange(n, dtype=np.float32)).output().sync()
+
+    def total(self, x: na.Tensor):
+        return float(x.to_host().sync().sum())
+
+
 def main() -> None:
     if ray is None:
         print("Ray is not installed: pip install ray")
@@ -59,6 +70,12 @@ def main() -> None:
         tensor = ray.get(workers[0].run.remote(saxpy(na.ones(4), 2.0, x).output()))
         print(tensor, "came back to this process's device")
         print(*ray.get(workers[1].many.remote([na.full(2, n).to_host() for n in range(3)])))
+
+        na.ray.register_transport()
+        actor = ray.remote(enable_tensor_transport=True)(Solver)
+        one, other = actor.remote(), actor.remote()
+        ramp = one.ramp.options(tensor_transport="numbasync").remote(1000)
+        print("the other actor's total:", ray.get(other.total.remote(ramp)))
     finally:
         ray.shutdown()
 

@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from numbasync import collective as collective
     from numbasync import dask as dask
     from numbasync import random as random
+    from numbasync import ray as ray
     from numbasync import tensor_cores as tensor_cores
     from numbasync import testing as testing
     from numbasync import vectors as vectors
@@ -137,7 +138,7 @@ _LATER = {
     "random_states": "numbasync.random",
 }
 # The public ones; others are how it is made.
-_MODULES = frozenset(("collective", "dask", "random", "tensor_cores", "testing", "vectors"))
+_MODULES = frozenset(("collective", "dask", "random", "ray", "tensor_cores", "testing", "vectors"))
 
 
 _native.switch(True)
@@ -161,4 +162,6 @@ def __dir__() -> list[str]:
     own = {"ModuleType", "TYPE_CHECKING", "import_module", "find_spec"}
     if find_spec("distributed") is None:
         own.add("dask")  # which cannot be imported
+    if find_spec("ray") is None:
+        own.add("ray")
     return sorted({*names, *_LATER, *_MODULES, "errors", "__version__"} - own)

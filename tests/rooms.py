@@ -18,10 +18,9 @@ BLOCK = re.compile(r"(?<=<!-- rooms -->\n```\n).*?(?=```\n)", re.S)
 
 # From the top down: each imports only what stands below it.
 ROOMS = (
-    "tools", "dask", "testing", "batch", "graphs", "runtime", "tuning", "collective", "launch",
-    "random",
-    "tensors", "ops", "device", "backend", "tensor_cores", "vectors", "layout", "cache_folder",
-    "errors", "fork", "memo", "public",
+    "tools", "dask", "ray", "testing", "batch", "graphs", "runtime", "tuning", "collective",
+    "launch", "random", "tensors", "ops", "device", "backend", "tensor_cores", "vectors",
+    "layout", "cache_folder", "errors", "fork", "memo", "public",
 )  # fmt: skip
 
 # Modules that annotations make name one another, because a public class of one gives the other.

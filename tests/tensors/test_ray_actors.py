@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,9 @@ class Worker:
         return await function(*args)
 
 
-@pytest.fixture(scope="module")
-def actors() -> Iterator[list[Any]]:
-    """Two actors on this machine, ended with their cluster."""
+@contextmanager
+def cluster() -> Iterator[None]:
+    """A cluster of this machine alone."""
     env = {"NUMBASYNC_DEVICE": "cpu", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     ray.init(
         num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False,
@@ -40,10 +41,16 @@ def actors() -> Iterator[list[Any]]:
         runtime_env={"env_vars": env},
     )  # fmt: skip
     try:
-        kind = ray.remote(Worker)
-        yield [kind.remote() for _ in range(2)]
+        yield
     finally:
         ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def actors() -> Iterator[list[Any]]:
+    with cluster():
+        kind = ray.remote(Worker)
+        yield [kind.remote() for _ in range(2)]
 
 
 def test_operations_go_to_actors_and_values_come_back(cpu: na.Device, actors: list[Any]) -> None:
