@@ -13,6 +13,7 @@ the addresses of the driver's functions.
 This is one module, in parts; each part uses those that are included before it.
 """
 from asyncio import _get_running_loop as get_running_loop, current_task
+from collections import deque
 from cpython.buffer cimport (
     PyBUF_ND, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )

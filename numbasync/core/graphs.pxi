@@ -45,10 +45,10 @@ cdef object enqueue_graph(object self, object submission, object pool):
         retain(submission, graph, get(graph, at_recorded), 0)
         put(last, at_last, submission)  # before the replay: ^C may come right after it
         calls = calls_of(queue)
-        if calls is None or backend.checks:
+        if calls is None or not isa(backend, ExecutableGraph) or get(backend, at_graph_checks):
             put(submission, at_queue, queue.replay(backend, get(submission, at_queue)))
         else:
-            replay(calls, <void*><uintptr_t>backend.number)
+            replay(calls, <void*><uintptr_t>get(backend, at_graph_number))
         put(graph, at_graph_launches, get(graph, at_graph_launches) + 1)
     finally:
         lock.give()

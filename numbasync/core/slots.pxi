@@ -55,6 +55,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_attached", "_backend", "_dependencies", "_is_own", "_launches", "_names", "_recorded",
         "_updated", "device", "stream",
     ),
+    "ExecutableGraph": ("checks", "number"),
     "AttachedGraph": ("_latest", "_stream", "stale"),
     "LastLaunch": ("latest",),
     "MemoryPool": ("_pool", "fast_path_device", "max_bytes"),
@@ -73,14 +74,15 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
 OF_A_DEVICE = {  # known only where one of this kind is used
-    "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "PinnedPool", "_Size",
+    "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "ExecutableGraph", "PinnedPool",
+    "_Size",
     "CpuStream", "CpuQueue", "Engine", "Stepper", "ShortLaunch", "CpuArray", "BlockMemory",
 }
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
     Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
-    Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, AttachedGraph
-    LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
+    Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, ExecutableGraph
+    AttachedGraph, LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     CpuStream, CpuQueue, Engine, Stepper, ShortLaunch, Work, CpuArray, BlockMemory
     Context, Tensor, MappedTensor, Later
     CLASSES
@@ -123,6 +125,7 @@ cdef enum:
     at_graph, at_default_stream
     at_attached, at_backend_graph, at_graph_dependencies, at_is_own, at_graph_launches
     at_graph_names, at_recorded, at_updated, at_graph_device, at_graph_stream
+    at_graph_checks, at_graph_number
     at_last_launch, at_graph_last_stream, at_stale
     at_last
     at_blocks, at_pool_device, at_max_bytes

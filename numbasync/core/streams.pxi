@@ -33,6 +33,14 @@ def Progress_commit(stream, submission, signal=True):
     commit(stream, submission)
 
 
+cdef object append_right = deque.append, pop_left = deque.popleft  # of submissions in flight
+
+
+cdef inline int64_t number_of(object submission) except -1:
+    """The number of a submission, or of what else is in flight."""
+    return get(submission, at_number) if isa(submission, Submission) else submission.sequence
+
+
 cdef int commit(object stream, object submission) except -1:
     """`Progress.commit`, without a signal."""
     cdef object in_flight
@@ -49,7 +57,7 @@ cdef int commit(object stream, object submission) except -1:
     number = <int64_t>get(stream, at_sequence) + 1
     put(stream, at_sequence, number)
     put(submission, at_number, get(stream, at_sequence))
-    in_flight.append(submission)
+    append_right(in_flight, submission)
     if not holds(submission, at_dependencies, None):  # others may be retired since `depends_on`
         put(stream, at_has_dependencies, True)
     count = PyObject_Size(in_flight)
@@ -96,7 +104,7 @@ def Progress_advance(stream):
 
 cdef int64_t advance(object stream) except -1:
     """`Progress.advance`."""
-    cdef object in_flight, first, queue
+    cdef object in_flight, queue
     cdef DriverStream calls
     cdef int64_t passed, confirmed
     if not holds(stream, at_broken, None) or PyObject_Size(get(stream, at_abandoned)):
@@ -109,8 +117,7 @@ cdef int64_t advance(object stream) except -1:
         passed = confirmed
     in_flight = get(stream, at_in_flight)
     if PyObject_Size(in_flight):
-        first = in_flight[0]
-        if <int64_t>first.sequence <= passed:
+        if number_of(in_flight[0]) <= passed:
             retire(stream, passed)
     return passed
 
@@ -130,7 +137,7 @@ cdef int retire(object stream, int64_t passed) except -1:
         in_flight, is_sound = get(stream, at_in_flight), holds(stream, at_broken, None)
         while PyObject_Size(in_flight):
             submission = in_flight[0]
-            if <int64_t>submission.sequence > passed:
+            if number_of(submission) > passed:
                 break
             if is_sound and isa(submission, Submission) and (  # without dependencies: see above
                 has_not_failed(submission) and holds(submission, at_after, None)
@@ -149,7 +156,7 @@ cdef int retire(object stream, int64_t passed) except -1:
                 put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) - submission.nbytes)
             # Removed last: another thread that still sees the submission waits for the lock, so
             # that no result is returned before its host side is complete.
-            in_flight.popleft()
+            pop_left(in_flight)
         else:
             put(stream, at_has_dependencies, False)
             busy = get(get(stream, at_owner), at_busy)

@@ -32,6 +32,7 @@ class GraphLaunch(SimpleOp[None]):
 
     __slots__ = ("_graph", "default_stream")
     has_fast_path = True
+    label = "graph.launch()"
 
     def __init__(self, graph: Replayable) -> None:
         frame = _getframe(2)  # as in `Launch`
@@ -39,10 +40,6 @@ class GraphLaunch(SimpleOp[None]):
         self._unused = True
         self._graph = graph
         self.default_stream = graph.stream
-
-    @property
-    def label(self) -> str:
-        return "graph.launch()"
 
     @compiled
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
@@ -57,7 +54,7 @@ class GraphLaunch(SimpleOp[None]):
         yield  # makes this function a generator
 
     def _describe(self) -> str:
-        return "graph.launch()"
+        return self.label
 
 
 class Replay(Leaf[None]):

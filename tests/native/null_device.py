@@ -426,11 +426,13 @@ class NullQueue:
         return None
 
 
-class NullGraph:
+class ExecutableGraph:
     """A graph that does nothing."""
 
-    number = 5
-    checks = ()
+    __slots__ = ("checks", "number")
+
+    def __init__(self) -> None:
+        self.checks, self.number = (), 5
 
 
 class NullDevice(CpuDevice):
@@ -469,7 +471,7 @@ class NullDevice(CpuDevice):
         return kernel
 
     def graph(self, commands: Any) -> Any:
-        return NullGraph()
+        return ExecutableGraph()
 
     def quiesce(self) -> None:
         """Nothing runs by itself."""
@@ -506,7 +508,7 @@ def null_device() -> Iterator[Device]:
     """A new device on the null driver, current inside the block; the core calls that driver."""
     driver = library()
     driver.null_reset()
-    _use([CudaStream, CudaArray, CudaMemory], enter, _connect)
+    _use([CudaStream, CudaArray, CudaMemory, ExecutableGraph], enter, _connect)
     backend = NullDevice(99)
     try:
         with use_device(Device(backend)) as device:
@@ -515,7 +517,8 @@ def null_device() -> Iterator[Device]:
         driver.null_reset()
         backend._engine.stop()
         if devices("cuda"):  # their driver, again
-            from numbasync.backend.cuda import arrays, launch_records, memory, stream
+            from numbasync.backend.cuda import arrays, graph, launch_records, memory, stream
 
             classes = [stream.CudaStream, arrays.CudaArray, memory.CudaMemory]
+            classes.append(graph.ExecutableGraph)
             _use(classes, unwrap(stream.enter), launch_records.connect.__wrapped__)

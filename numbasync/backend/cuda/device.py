@@ -29,7 +29,7 @@ from numbasync.backend.cuda.completion_words import (
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.event import CudaEvent
-from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, CudaGraph
+from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, ExecutableGraph
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
 from numbasync.backend.cuda.peers import Peers
@@ -280,8 +280,8 @@ class CudaDevice:
     def copy_needs(self, dst: CudaArray, src: CudaArray) -> CopyCompilation | None:
         return None if copies_rows(dst, src) else self.copiers.needs(dst.key(), src.key())
 
-    def graph(self, commands: Sequence[Command]) -> CudaGraph:
-        return CudaGraph(self, commands)
+    def graph(self, commands: Sequence[Command]) -> ExecutableGraph:
+        return ExecutableGraph(self, commands)
 
     def synchronize(self) -> None:
         enter(self)

@@ -17,6 +17,7 @@ from numbasync.backend.cuda.driver import cu, enter, error_of, fail
 from numbasync.backend.cuda.stream import CudaQueue, CudaStream
 from numbasync.backend.protocols import Command
 from numbasync.errors import DriverError, GraphUpdateError
+from numbasync.native import known
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
@@ -54,8 +55,16 @@ class _Capturing(CudaQueue):
     counted = 0
 
 
-class CudaGraph:
-    """Commands as an executable graph of one GPU."""
+@known
+class ExecutableGraph:
+    """Commands as an executable graph of one GPU.
+
+    Attributes:
+        checks: of kernels that note exceptions; not empty: `launch` looks at them.
+        number: the driver's handle, as a number.
+    """
+
+    __slots__ = ("__weakref__", "_captured", "_commands", "_device", "_exec", "checks", "number")
 
     def __init__(self, device: Gpu, commands: Sequence[Command]) -> None:
         enter(device)
