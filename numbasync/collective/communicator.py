@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,16 +31,16 @@ class WorkOnDevice:
     """A collective on the device, by a library.
 
     Attributes:
-        done: an event behind it; None: the library's call has not returned.
+        done: an event behind it; None until the library's call has returned.
         has_failed: whether that call has raised.
-        is_whole: whether it was over before any work of its channel was ended.
+        was_undisturbed: whether it was over before any work of its channel was ended.
     """
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self.done: Any = None
         self.has_failed = False
-        self.is_whole = False
+        self.was_undisturbed = False
 
     def is_over(self) -> bool:
         return self.has_failed or (self.done is not None and bool(self.done.query()))
@@ -66,8 +65,8 @@ class Channel:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"numbasync-rank-{exchange.rank}")
 
     def watch(self, work: WorkOnDevice) -> None:
-        """End work on the device, or the call that is to start it, that other ranks do not take
-        part in; without waiting for it.
+        """Return at once. From now on the thread looks at the work until it is over. It ends the
+        work, or the library's call that is to start it, if another rank is lost or late.
         """
 
         def until_done() -> None:
@@ -83,18 +82,22 @@ class Channel:
                         work.rank.abort()
                     return
                 pause = min(2 * pause, 0.01)
-            work.is_whole = not self._has_ended_work
+            work.was_undisturbed = not self._has_ended_work
 
         self._thread.submit(until_done)
 
     def check(self, work: WorkOnDevice) -> None:
         """Raise if the elements of work that is over may be wrong."""
-        if self._has_ended_work and not work.is_whole and self.failure is not None:
+        if self._has_ended_work and not work.was_undisturbed and self.failure is not None:
             raise self.failure
 
     def later(self, call: Callable[[], Any]) -> Call:
         """`call` as a prerequisite, to run on the thread after earlier ones."""
         return Call(self._thread, call)
+
+    def is_lost(self) -> bool:
+        """Whether another rank has ended, or closed its communicator."""
+        return self._exchange.lost(0) is not None
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -233,6 +236,10 @@ class Communicator:
         state = ", closed" if self._is_closed else ""
         return f"<Communicator rank {self.rank} of {self.size}, {self.device.label}{state}>"
 
+    def is_lost(self) -> bool:
+        """Whether this communicator is closed, or another process of the group has ended."""
+        return self._is_closed or self._group.is_lost()
+
     @property
     def group(self) -> Channel:
         """The channel of all ranks."""
@@ -244,9 +251,8 @@ class Communicator:
         self._check_open()
         pair = source, target
         if pair not in self._pairs:
-            folder = str(Path(self._key.folder, f"{source}-{target}"))
             rank = 0 if self.rank == source else 1
-            exchange = Exchange(GroupKey(folder, 2), rank, self.timeout)
+            exchange = Exchange(GroupKey(self._key.folder, 2), rank, self.timeout, pair)
             self._pairs[pair] = Channel(exchange, self.device)
         return self._pairs[pair]
 

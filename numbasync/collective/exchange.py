@@ -75,10 +75,14 @@ class Exchange:
         key: the group's key.
         rank: this process's number in the group, from 0.
         timeout: seconds that a round, and connecting, may take.
+        pair: two ranks of the group, which exchange by themselves; None: all ranks.
     """
 
-    def __init__(self, key: GroupKey, rank: int, timeout: float) -> None:
+    def __init__(
+        self, key: GroupKey, rank: int, timeout: float, pair: tuple[int, int] | None = None
+    ) -> None:
         self.key = key
+        self._pair = pair
         self.rank = rank
         self.size = key.size
         self.timeout = timeout
@@ -110,15 +114,21 @@ class Exchange:
 
     @property
     def _path(self) -> str:
-        return str(Path(self.key.folder, "rank-0"))
+        name = "all" if self._pair is None else "{}-{}".format(*self._pair)
+        return str(Path(self.key.folder, name))
 
     def _listen(self, deadline: float) -> int:
         """Wait for the other ranks, and pass the shared memory to each; its descriptor."""
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108  # of no name
         with tempfile.TemporaryFile(dir=folder) as file, socket.socket(socket.AF_UNIX) as server:
             file.truncate(2 * self.size * SLOT_BYTES)
-            os.makedirs(self.key.folder, exist_ok=True)
-            server.bind(self._path)
+            try:
+                server.bind(self._path)
+            except OSError as error:
+                raise CollectiveError(
+                    f"rank 0 of {self._path} was taken before, or has left ({error}): connect by a "
+                    "new key."
+                ) from error
             server.listen(self.size)
             while len(self._peers) < self.size - 1:
                 server.settimeout(_left(deadline))
@@ -148,6 +158,10 @@ class Exchange:
                 _, descriptors, _, _ = socket.recv_fds(peer, 1, 1)
                 return descriptors[0]
             except (FileNotFoundError, ConnectionRefusedError):
+                if not os.path.isdir(self.key.folder):
+                    raise RankLostError(
+                        f"rank {self.rank} of {self._path}: rank 0 has left the group."
+                    ) from None
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.005)  # until rank 0 listens
@@ -264,7 +278,7 @@ class Exchange:
         )
         for peer in self._peers.values():
             peer.close()
-        if self.rank == 0:
+        if self.rank == 0 and self._pair is None:
             shutil.rmtree(self.key.folder, ignore_errors=True)
 
 

@@ -115,20 +115,25 @@ class GroupOp(DeviceOp[Any]):
         if send is None or recv is None or not send.size:
             return result
         stream, work = ctx.stream.backend, WorkOnDevice(rank)
-        self._channel.watch(work)  # also of the call, which may wait for the other ranks
+        done = ctx.device.backend.new_event(timing=False)
         with ctx.device.submit_lock:
             if tensor is not None:
                 ctx.read(tensor.storage, tensor)
+            if self._channel.failure is not None:  # while this thread waited for the lock
+                raise self._channel.failure
+            self._channel.watch(work)  # also the call, which may wait for the other ranks
             try:
                 self._by_library.call(rank, stream, send.handle, recv.handle)
-            except NumbasyncError as error:
+                stream.record(done)
+            except BaseException as error:
                 work.has_failed = True
-                # A second call would wait for the lost rank.
-                self._channel.failure = self._channel.failure or error
+                if not isinstance(error, NumbasyncError):
+                    raise
+                if self._channel.failure in (None, error):
+                    self._channel.failure = error  # a second call would wait for the lost rank
+                    raise
                 raise self._channel.failure from error
-        done = ctx.device.backend.new_event(timing=False)
-        stream.record(done)
-        work.done = done
+            work.done = done
         ctx.submission.on_complete(partial(self._channel.check, work))
         return result
 

@@ -133,7 +133,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 stream = next_stream_of(devices[number + 1])
                 contexts.append((yield from on_stream(ctx, stream, self._name, steps))[0])
                 return
-            with group.lock, group.library.together():
+            with _calling, group.library.together():
                 for rank, open_part, tensor, out in zip(
                     group.ranks, opened, self._parts, results, strict=True
                 ):
@@ -229,16 +229,17 @@ class Group(NamedTuple):
 
     Attributes:
         ranks: one for each device.
-        lock: held by a thread that calls the library.
     """
 
     library: Library
     ranks: Sequence[Rank]
-    lock: threading.Lock
 
 
 _groups: dict[tuple[Device, ...], Group] = {}
 _lock = threading.Lock()  # of `_groups`
+# Held by the one thread that calls the library: two groups with devices in common, which threads
+# start in different orders, would wait for one another on the devices.
+_calling = threading.Lock()
 
 
 def _group(devices: tuple[Device, ...], like: Tensor) -> Group | None:
@@ -252,7 +253,7 @@ def _group(devices: tuple[Device, ...], like: Tensor) -> Group | None:
         group = _groups.get(devices)
         if group is None:
             ranks = library.ranks([device.backend for device in devices])
-            group = _groups[devices] = Group(library, ranks, threading.Lock())
+            group = _groups[devices] = Group(library, ranks)
     return group
 
 

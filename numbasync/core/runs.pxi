@@ -221,9 +221,14 @@ cdef inline bint is_unused(object op) except -1:
 
 
 def Runs_sync(self):
+    cdef object stream
     if not is_idle() or not is_unused(self):
         return python["Runs.sync"](self)
-    return Runs_sync_on(self, stream_for(self))
+    stream = stream_for(self)
+    if not isa(stream, Stream):
+        self.consume()
+        return python["_sync"](self, stream)
+    return Runs_sync_on(self, stream)
 
 
 cdef int finished_awaits = 0

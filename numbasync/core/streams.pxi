@@ -37,7 +37,7 @@ cdef object append_right = deque.append, pop_left = deque.popleft  # of submissi
 
 
 cdef inline int64_t number_of(object submission) except -1:
-    """The number of a submission, or of what else is in flight."""
+    """The number of a submission of any class."""
     return get(submission, at_number) if isa(submission, Submission) else submission.sequence
 
 

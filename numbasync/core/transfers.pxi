@@ -185,9 +185,7 @@ cdef object enqueue_download(object self, object submission, object pool):
     stream, spec, storage = get(submission, at_stream), get(tensor, at_kind), get(tensor, at_storage)
     backend = get(get(stream, at_device), at_device_backend)
     nbytes = get(spec, at_spec_nbytes)
-    if storage is None or not holds(storage, at_fast_path_device, backend) or (
-        not 0 < <int64_t>nbytes <= LARGE or not holds(tensor, at_source, None)
-    ):
+    if storage is None or not 0 < <int64_t>nbytes <= LARGE or not holds(tensor, at_source, None):
         return False
     block = backend.host_block(nbytes)
     if block is None:
@@ -195,6 +193,8 @@ cdef object enqueue_download(object self, object submission, object pool):
     lock = get(get(stream, at_device), at_submit_lock)
     lock.take()
     try:
+        if not holds(storage, at_fast_path_device, backend):
+            return False
         if is_busy_elsewhere(peek(<PyObject*>storage, at_writer), stream):
             return False
         retain(submission, storage, block, nbytes)
@@ -215,17 +215,14 @@ def try_copy_across(submission, dst, src, bint is_new=False):
     cdef object stream, backend, source, near, far
     cdef DriverStream calls = None
     cdef Lock first, second
-    if is_plain_submission(submission) and is_whole(dst) and is_whole(src):
+    if is_plain_submission(submission) and is_all_of_its_storage(dst) and is_all_of_its_storage(src):
         stream, source = get(submission, at_stream), get(src, at_device_of)
         near, far = get(dst, at_storage), get(src, at_storage)
         calls = calls_of(get(stream, at_backend))
     if calls is None or not is_plain_memory(near) or not is_plain_memory(far):
         return python["try_copy_across"](submission, dst, src, is_new)
     backend = get(get(stream, at_device), at_device_backend)
-    if not holds(near, at_fast_path_device, backend) or not (
-        holds(far, at_fast_path_device, get(source, at_device_backend))
-        and backend.copies_from(get(source, at_device_backend))
-    ):
+    if not backend.copies_from(get(source, at_device_backend)):
         return False
     first, second = get(get(stream, at_device), at_submit_lock), get(source, at_submit_lock)
     if source.ordinal < calls.ordinal:  # always in this order, so that threads do not deadlock
@@ -233,6 +230,10 @@ def try_copy_across(submission, dst, src, bint is_new=False):
     first.take()
     second.take()
     try:
+        if not holds(near, at_fast_path_device, backend) or (
+            not holds(far, at_fast_path_device, get(source, at_device_backend))
+        ):
+            return False
         if is_busy_elsewhere(peek(<PyObject*>far, at_writer), stream):
             return False
         if not is_new:
@@ -251,7 +252,7 @@ def try_copy_across(submission, dst, src, bint is_new=False):
     return True
 
 
-cdef inline bint is_whole(object array) noexcept:
+cdef inline bint is_all_of_its_storage(object array) noexcept:
     """Whether an array is a tensor with elements, all those of its storage."""
     return isa(array, Tensor) and holds(array, at_source, None) and (
         not holds(array, at_kind, None) and not holds(array, at_storage, None)

@@ -155,7 +155,9 @@ def sync_on(op: Operation[T], stream: AnyStream) -> T:
     return _sync(op, stream)
 
 
+@compiled
 def _sync(op: Operation[T], stream: Stream) -> T:
+    """`sync_on` of an operation that is consumed."""
     exclusive.check()
     submission_queue.drain()
     submission = try_enqueue(op, stream, signal=False)

@@ -19,10 +19,13 @@ from ray.experimental import (  # pyright: ignore[reportMissingImports]
     TensorTransportMetadata,
     register_tensor_transport,
 )
+from ray.experimental.rdt.util import (  # pyright: ignore[reportMissingImports]
+    transport_manager_info,
+)
 
 from numbasync.collective import Communicator, GroupKey, new_key, recv, send
 from numbasync.device.device import default_device
-from numbasync.errors import CallerError
+from numbasync.errors import CallerError, StateError
 from numbasync.tensors.devices import to_device
 from numbasync.tensors.tensor import Tensor
 
@@ -32,22 +35,19 @@ if TYPE_CHECKING:
 NAME = "NUMBASYNC"  # Ray's names of transports are in capitals
 TIMEOUT_S = 30.0  # of a transfer, and of connecting two actors
 
-_is_registered = False
-
 
 def register_transport() -> None:
     """Register the transport `"numbasync"` of tensors with Ray. Call it before actors are created,
-    in the process that creates them; once more is once.
+    in the process that creates them; a second call does nothing. Ray does not register it again in
+    an actor that it restarts: such an actor calls this in its `__init__`, too.
 
     The classes of the actors need `enable_tensor_transport=True`, and the methods whose results are
     to stay on the device `@ray.method(tensor_transport="numbasync")`. Sender and receiver are
     processes of one machine, each with a device of its own. Elsewhere a result is pickled, by
     `ray.get(result, _use_object_store=True)`.
     """
-    global _is_registered
-    if not _is_registered:
+    if NAME not in transport_manager_info:  # in an actor Ray has registered it
         register_tensor_transport(NAME, ["cpu", "cuda"], Transport, Tensor)
-        _is_registered = True
 
 
 @dataclass
@@ -80,6 +80,7 @@ class Transport(TensorTransportManager):
     def __init__(self) -> None:
         self._keys = dict[tuple[str, str], GroupKey]()  # by the actors' identities
         self._open = dict[GroupKey, Communicator]()
+        self._used_up = set[GroupKey]()  # by which a transfer has failed
         self._lock = threading.Lock()
         atexit.register(self._close)
 
@@ -105,7 +106,8 @@ class Transport(TensorTransportManager):
         pair = src_actor._actor_id.hex(), dst_actor._actor_id.hex()
         with self._lock:
             key = self._keys.get(pair)
-            if key is None or not Path(key.folder).is_dir():  # removed when a transfer has failed
+            if key is None or _is_over(key):
+                self._keys = {p: k for p, k in self._keys.items() if not _is_over(k)}
                 key = self._keys[pair] = new_key(2)
             return Pair(key)
 
@@ -174,30 +176,45 @@ class Transport(TensorTransportManager):
 
     @contextmanager
     def _connected(self, pair: Any, rank: int) -> Iterator[Communicator]:
-        """The communicator of two actors, connected at their first transfer; it is closed if this
-        one fails, and the next one connects anew.
+        """The communicator of two actors, connected at their first transfer. If a transfer fails,
+        those that Ray has begun with the same key fail, too; the next one has a new key.
         """
+        with self._lock:
+            comm = self._open.get(pair.key)
+            if pair.key in self._used_up:
+                raise StateError(f"an earlier transfer by {pair.key} has failed: send again.")
         try:
-            with self._lock:
-                comm = self._open.get(pair.key)
-                if comm is None:
-                    device = default_device()
-                    comm = self._open[pair.key] = Communicator(pair.key, rank, device, TIMEOUT_S)
+            if comm is None:
+                self._close_lost()
+                comm = Communicator(pair.key, rank, default_device(), TIMEOUT_S)
+                with self._lock:
+                    self._open[pair.key] = comm
             yield comm
-        except BaseException:  # the two may be at different steps from now on
+        except BaseException:  # the two actors may be at different steps from now on
             self._forget(pair)
             raise
 
-    def _forget(self, pair: Any) -> None:
-        """Close a communicator. The owner sees by the missing folder that its key was used up."""
+    def _close_lost(self) -> None:
+        """Close the communicators whose other actor has ended."""
         with self._lock:
+            lost = [key for key, comm in self._open.items() if comm.is_lost()]
+        for key in lost:
+            self._forget(Pair(key))
+
+    def _forget(self, pair: Any) -> None:
+        """Close a communicator. Its key is used up, which the owner sees by the missing folder."""
+        with self._lock:
+            self._used_up.add(pair.key)
             comm = self._open.pop(pair.key, None)
         if comm is not None:
             comm.close()
         shutil.rmtree(pair.key.folder, ignore_errors=True)
 
     def _close(self) -> None:
-        for comm in self._open.values():
-            comm.close()
-        for key in self._keys.values():
-            shutil.rmtree(key.folder, ignore_errors=True)
+        for key in {*self._open, *self._keys.values()}:
+            self._forget(Pair(key))
+
+
+def _is_over(key: GroupKey) -> bool:
+    """Whether a transfer by this key has failed, or an actor has closed its communicator."""
+    return not Path(key.folder).is_dir()

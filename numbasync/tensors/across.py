@@ -101,8 +101,6 @@ def try_copy_across(
         near is None
         or far is None
         or source is None
-        or near.fast_path_device is not device.backend
-        or far.fast_path_device is not source.backend
         or dst.source is not None
         or src.source is not None
         or not (dst.nbytes and dst.is_contiguous and src.is_contiguous)
@@ -112,8 +110,12 @@ def try_copy_across(
     ascending = (device.kind, device.ordinal) < (source.kind, source.ordinal)
     first, second = (device, source) if ascending else (source, device)
     with first.submit_lock, second.submit_lock:
-        if access.is_written_elsewhere(far, stream) or (
-            not is_new and access.is_used_elsewhere(near, stream)
+        # Under the locks, as another thread may attach a graph.
+        if (
+            near.fast_path_device is not device.backend
+            or far.fast_path_device is not source.backend
+            or access.is_written_elsewhere(far, stream)
+            or (not is_new and access.is_used_elsewhere(near, stream))
         ):
             return False
         submission.keep_alive += (near, far)

@@ -61,7 +61,6 @@ class ToHost(SimpleOp[HostArray]):
         backend = device.backend
         if (
             storage is None
-            or storage.fast_path_device is not backend
             or tensor.source is not None
             or not 0 < nbytes <= LARGE
             or not tensor.is_contiguous
@@ -72,7 +71,10 @@ class ToHost(SimpleOp[HostArray]):
             return False
         # All checks first, then the copy, then its record: an error leaves no access recorded.
         with device.submit_lock:
-            if access.is_written_elsewhere(storage, stream):
+            # Under the lock, as another thread may attach a graph.
+            if storage.fast_path_device is not backend or access.is_written_elsewhere(
+                storage, stream
+            ):
                 return False
             submission.keep_alive += (storage, block)
             submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
@@ -96,7 +98,9 @@ class ToHost(SimpleOp[HostArray]):
         return self.label
 
 
-_name = lru_cache(64)(str)  # of dtypes, for which NumPy takes longer than a copy is enqueued in
+_name = lru_cache(64)(
+    str
+)  # names of dtypes: NumPy's str of one takes longer than a copy's enqueuing
 
 
 class Item(DeviceOp[Any]):

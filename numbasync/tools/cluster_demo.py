@@ -70,8 +70,7 @@ def run(
         if images is not None:
             cluster_images.pictures_of(folder)  # before a cluster is started for nothing
         client = stack.enter_context(_client(address, workers))
-        pool = None if images is None else cluster_images.POOL_BYTES
-        client.register_plugin(na.dask.WorkerDevice(device or "auto", pool_bytes=pool))
+        client.register_plugin(na.dask.WorkerDevice(device or "auto"))
         if images is None:
             cluster_pricing.price(client, console, -(-paths // cluster_pricing.TASK_PATHS))
         else:

@@ -1,17 +1,19 @@
 """A folder of pictures, equalised together on the workers of a Dask cluster.
 
 The first pass over the folder counts the grey levels of all pictures; the second one gives every
-picture the levels by which those of the whole folder are about equally frequent. A task reads,
-computes and writes a few pictures beside one another, so that a worker never holds more than these,
-however large the folder is. Counts are whole numbers: the result does not depend on the order of
-the tasks, on how many workers there are, or on tasks that run again.
+picture the levels by which those of the whole folder are about equally frequent. A task computes
+with one picture after the other, while the next one is read, so that a worker never holds more than
+two for each of its threads, however large the folder is. Counts are whole numbers: the result does
+not depend on the order of the tasks, on how many workers there are, or on tasks that run again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from numbasync.tools.cluster_progress import Finished, run_tasks, show_workers, 
 from numbasync.tools.demo import photographs, read_picture
 
 TASK_PICTURES = 4
-POOL_BYTES = 256 << 20  # most device memory of a worker
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 SAMPLES, SAMPLE_SIZE = 48, 384  # pictures of the folder that is written here; pixels of a side
 
@@ -64,25 +65,37 @@ def looked_up(
     return grey_levels(pixels).then(replace)
 
 
+async def pictures(paths: Sequence[str]) -> AsyncIterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Each path with its picture's pixels, read on a thread while the caller works at the one
+    before.
+    """
+    reading = asyncio.ensure_future(asyncio.to_thread(_pixels, paths[0]))
+    try:
+        for path, following in zip(paths, [*paths[1:], None], strict=True):
+            pixels = await reading
+            if following is not None:
+                reading = asyncio.ensure_future(asyncio.to_thread(_pixels, following))
+            yield path, pixels
+    finally:
+        reading.cancel()
+
+
 async def count_levels(paths: Sequence[str]) -> Counts:
-    """The counts of some pictures together. Files are read on threads."""
-
-    async def one(path: str) -> Any:
-        return await counted(await asyncio.to_thread(_pixels, path))
-
-    counts: Counts = np.stack(await asyncio.gather(*map(one, paths))).sum(axis=0, dtype=np.int64)
+    """The counts of some pictures together."""
+    counts = np.zeros(256, np.int64)
+    async for _, pixels in pictures(paths):
+        counts += await counted(pixels)
     return counts
 
 
 async def equalise(paths: Sequence[str], table: np.ndarray[Any, Any], out: str) -> int:
     """Write some pictures with other levels to the folder `out`; how many pixels they have."""
-
-    async def one(path: str) -> int:
-        levels = await looked_up(await asyncio.to_thread(_pixels, path), table)
+    size = 0
+    async for path, pixels in pictures(paths):
+        levels = await looked_up(pixels, table)
         await asyncio.to_thread(_write, levels, target_of(path, out))
-        return int(levels.size)
-
-    return sum(await asyncio.gather(*map(one, paths)))
+        size += int(levels.size)
+    return size
 
 
 def target_of(path: str, out: str) -> Path:
@@ -99,7 +112,7 @@ def _write(levels: np.ndarray[Any, Any], target: Path) -> None:
     """Write a file that is whole whenever it is there: another worker may write it, too."""
     from PIL import Image
 
-    part = target.with_name(f".{target.name}.{os.getpid()}")
+    part = target.with_name(f".{target.name}.{uuid.uuid4()}")
     Image.fromarray(levels).save(part, "PNG")
     os.replace(part, target)
 
@@ -147,7 +160,7 @@ def equalise_folder(client: Any, console: Any, folder: Path, out: Path) -> None:
     Every worker must see both folders.
 
     Raises:
-        CallerError: `folder` has no pictures, or is `out`.
+        CallerError: `folder` has no pictures, or is `out`, or two results have one name.
         InternalError: a result is not NumPy's.
     """
     from numbasync_kernels import image
@@ -155,6 +168,10 @@ def equalise_folder(client: Any, console: Any, folder: Path, out: Path) -> None:
     paths, workers = pictures_of(folder), workers_of(client)
     if out.resolve() == folder.resolve():
         raise CallerError(f"--out {out} is the folder of the pictures; name another one.")
+    targets = Counter(target_of(path, str(out)).name for path in paths)
+    name, count = targets.most_common(1)[0]
+    if count > 1:
+        raise CallerError(f"{count} pictures of {folder} have the result {name}: rename one.")
     out.mkdir(parents=True, exist_ok=True)
     tasks = [paths[i : i + TASK_PICTURES] for i in range(0, len(paths), TASK_PICTURES)]
     console.print(

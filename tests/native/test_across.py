@@ -191,6 +191,32 @@ def test_memory_of_a_graph_that_is_copied_to_is_waited_for(
     stream.synchronize()
 
 
+@pytest.mark.parametrize("which", ["near", "far", "to_host"])
+def test_a_graph_that_is_captured_while_a_copy_waits_for_the_lock(
+    on: bool, null: na.Device, src: na.Tensor, far: Any, stream: Any, which: str
+) -> None:
+    """The graph is told of the copy, and waits for it."""
+    dst = there(src, far, stream)
+    dst.copy_from(src).sync_on(stream)
+    dst.to_host().sync_on(stream)
+    copy = dst.to_host if which == "to_host" else lambda: dst.copy_from(src)
+    thread = threading.Thread(target=lambda: copy().async_on(stream))
+    device, t = (null, src) if which == "far" else (far, dst)
+    own = device.new_stream()
+    with na.use_device(device):
+        add_one(t).sync_on(own)
+        with device.submit_lock:
+            thread.start()
+            thread.join(0.1)
+            graph = add_one(t).graph_on(own)
+            graph.launch().async_on(own)
+            assert not graph._attached.stale and thread.is_alive()
+        thread.join()
+    assert graph._attached.stale
+    own.synchronize()
+    stream.synchronize()
+
+
 def test_many_readers_are_forgotten_when_they_are_done(on: bool, src: na.Tensor, far: Any) -> None:
     streams = [far.new_stream() for _ in range(MANY_READERS + 2)]
     for stream in streams:

@@ -84,6 +84,22 @@ async def test_a_policy_that_raises(device: na.Device) -> None:
         device.policy = before
 
 
+def test_a_policy_that_gives_no_stream(device: na.Device) -> None:
+    class Empty:
+        def next_stream(self) -> Any:
+            return None
+
+    before, device.policy = device.policy, Empty()
+    try:
+        for op in (na.value(1), na.zeros(4)):
+            with pytest.raises(AttributeError, match="NoneType"):
+                op.sync()
+            with pytest.raises(AlreadySubmittedError):
+                op.sync()
+    finally:
+        device.policy = before
+
+
 async def test_an_operation_that_was_run_before_takes_no_stream(device: na.Device) -> None:
     def turns() -> list[na.Stream]:
         return [device.policy.next_stream() for _ in range(4)]

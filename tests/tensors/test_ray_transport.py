@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import tempfile
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.errors import CollectiveError, RankLostError, StateError
 from tests.common import host
 from tests.tensors.test_ray_actors import cluster, ray
 
@@ -27,6 +29,9 @@ class Worker:
     def mixed(self) -> Any:
         return [na.meta((2,)).sync()]
 
+    def register(self) -> None:
+        na.ray.register_transport()
+
     def totals(self, result: Any) -> Any:
         tensors = [result["a"], *result["parts"]]
         assert all(isinstance(t, na.Tensor) for t in tensors)
@@ -40,6 +45,12 @@ class Worker:
 
         for comm in get_tensor_transport_manager("NUMBASYNC")._open.values():
             comm.close()
+
+
+class Restarted(Worker):
+    def __init__(self) -> None:
+        super().__init__()
+        na.ray.register_transport()
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +95,23 @@ def test_a_transfer_that_fails_and_the_next_one(cpu: na.Device, actors: list[Any
         assert get(actors[1].totals.remote(actors[0].make.remote(2))) == ([6, 4], False)
     get(actors[0].leave.remote())  # the owner of the results sees it by the removed folder
     assert get(actors[1].totals.remote(actors[0].make.remote(2))) == ([6, 4], False)
+
+
+def test_an_actor_may_register_the_transport_again(cpu: na.Device, actors: list[Any]) -> None:
+    get(actors[0].register.remote())
+
+
+def test_a_restarted_sender_and_receiver(cpu: na.Device, actors: list[Any]) -> None:
+    """The first transfers behind it may fail, at once; then the two connect anew."""
+    kind = ray.remote(enable_tensor_transport=True, max_restarts=2, max_task_retries=2)(Restarted)
+    third = kind.remote()
+    for sender, receiver in ((third, actors[0]), (actors[0], third)):
+        got = [get(receiver.totals.remote(sender.make.remote(5)))]
+        ray.kill(third, no_restart=False)
+        for _ in range(5):
+            with contextlib.suppress(RankLostError, StateError, CollectiveError):
+                got.append(ray.get(receiver.totals.remote(sender.make.remote(5)), timeout=20))
+        assert len(got) >= 3 and all(one == ([15, 4], False) for one in got)
 
 
 def test_an_actor_that_is_killed_and_its_successor(cpu: na.Device, actors: list[Any]) -> None:

@@ -72,6 +72,14 @@ def test_the_command(python: str, python_env: dict[str, str], folder: Path, tmp_
     check(folder, out)
 
 
+def test_results_of_one_name_are_refused(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.tif", "a.tif.png"):
+        Image.new("L", (3, 3)).save(folder / name)
+    with pytest.raises(CallerError, match=r"2 pictures of .* have the result a.tif.png"):
+        cluster_images.equalise_folder(Here(), None, folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 class Here:
     """A cluster of this process, as far as the client asks."""
 

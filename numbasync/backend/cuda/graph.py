@@ -60,7 +60,7 @@ class ExecutableGraph:
     """Commands as an executable graph of one GPU.
 
     Attributes:
-        checks: of kernels that note exceptions; not empty: `launch` looks at them.
+        checks: the checks that a launch needs, for exceptions that debug kernels raise.
         number: the driver's handle, as a number.
     """
 

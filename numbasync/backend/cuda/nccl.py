@@ -122,7 +122,8 @@ class NcclRank:
 
     def abort(self) -> None:
         enter(self._device)
-        self._nccl.call("comm_abort", self._comm)
+        comm, self._comm = self._comm, 0  # NCCL refuses later calls, whose memory would be freed
+        self._nccl.call("comm_abort", comm)
 
 
 def _count(array: CudaArray) -> tuple[int, int]:

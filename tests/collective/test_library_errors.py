@@ -1,0 +1,140 @@
+"""Collectives by a library of the devices that fails: here a library that does nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.collective import Communicator, all_reduce, new_key
+from numbasync.collective.communicator import Channel, WorkOnDevice
+from numbasync.errors import AccessConflictError, CollectiveError, RankLostError
+from numbasync.testing import Gate
+
+
+class Rank:
+    """A rank whose calls a test replaces."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.aborted = threading.Event()
+        self.call: Callable[[], None] = lambda: None
+
+    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> None:
+        self.calls += 1
+        self.call()
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+class Library:
+    def takes(self, dtype: Any) -> bool:
+        return True
+
+
+@pytest.fixture
+def comm(cpu: na.Device) -> Iterator[Communicator]:
+    with Communicator(new_key(1), 0, cpu, timeout=0.2) as comm:
+        comm._group.by_library = (Library(), Rank())  # type: ignore[assignment]
+        yield comm
+
+
+@pytest.fixture
+def rank(comm: Communicator) -> Any:
+    assert comm._group.by_library is not None
+    return comm._group.by_library[1]
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[WorkOnDevice]:
+    """All work that a channel watches from now on."""
+    works: list[WorkOnDevice] = []
+    watch = Channel.watch
+    monkeypatch.setattr(
+        Channel, "watch", lambda self, work: (works.append(work), watch(self, work))
+    )
+    return works
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def call() -> None:
+        raise error
+
+    return call
+
+
+def ones() -> na.Tensor:
+    return na.from_host(np.ones(8, np.float32)).sync()
+
+
+def test_the_first_error_is_raised_as_it_is_and_later_calls_are_refused(
+    comm: Communicator, rank: Rank
+) -> None:
+    error = RankLostError("gone")
+    rank.call = raising(error)
+    for _ in range(2):
+        with pytest.raises(RankLostError) as raised:
+            all_reduce(ones(), comm=comm).sync()
+        assert raised.value is error and error.__cause__ is None
+    assert rank.calls == 1, "a second call would wait for the lost rank"
+
+
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt])
+def test_an_error_that_is_not_the_librarys_ends_no_other_call(
+    comm: Communicator, rank: Rank, watched: list[WorkOnDevice], kind: type[BaseException]
+) -> None:
+    rank.call = raising(kind("k"))
+    with pytest.raises(kind):
+        all_reduce(ones(), comm=comm).sync()
+    rank.call = lambda: None
+    all_reduce(ones(), comm=comm).sync()
+    assert [work.is_over() for work in watched] == [True] * 2, "nothing to end"
+
+
+def test_a_refused_operation_is_not_watched(
+    cpu: na.Device, comm: Communicator, rank: Rank, watched: list[WorkOnDevice]
+) -> None:
+    t, busy, other = ones(), cpu.new_stream(), cpu.new_stream()
+    na.set_ordering("strict")
+    try:
+        with Gate(busy):
+            na.fill(t, 2).async_on(busy)
+            with pytest.raises(AccessConflictError):
+                all_reduce(t, comm=comm).sync_on(other)
+    finally:
+        na.set_ordering("auto")
+    assert not watched and rank.calls == 0
+    busy.synchronize()
+    all_reduce(t, comm=comm).sync()
+
+
+def test_a_call_that_waited_for_an_aborted_one_is_not_made(
+    cpu: na.Device, comm: Communicator, rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library has freed what it would use."""
+    inside, errors = threading.Event(), list[BaseException]()
+
+    def until_aborted() -> None:
+        inside.set()
+        assert rank.aborted.wait(60)
+        raise RankLostError("ended")
+
+    def run() -> None:
+        try:
+            all_reduce(ones(), comm=comm).sync()
+        except CollectiveError as error:
+            errors.append(error)
+
+    rank.call = until_aborted
+    first, second = threading.Thread(target=run), threading.Thread(target=run)
+    first.start()
+    assert inside.wait(60)
+    second.start()
+    first.join(60)
+    second.join(60)
+    assert rank.calls == 1 and len(errors) == 2
