@@ -28,12 +28,12 @@ class Costs:
         round_trip: from a worker to the scheduler and back.
     """
 
-    submit: float = 6.2e-6
-    collective: float = 140e-6
-    hop: float = 5e-6
-    bytes_per_second: float = 392e9
-    task: float = 0.4e-3
-    round_trip: float = 1e-3
+    submit: float = 4.7e-6
+    collective: float = 70e-6
+    hop: float = 10.8e-6
+    bytes_per_second: float = 396e9
+    task: float = 1.33e-3
+    round_trip: float = 5.4e-3
 
 
 def ring(costs: Costs, count: int, nbytes: int) -> float:
