@@ -32,7 +32,7 @@ class GraphLaunch(SimpleOp[None]):
 
     __slots__ = ("_graph", "default_stream")
     has_fast_path = True
-    label = "graph.launch()"
+    label = "graph.launch()"  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
 
     def __init__(self, graph: Replayable) -> None:
         frame = _getframe(2)  # as in `Launch`

@@ -7,16 +7,14 @@ import pytest
 from tests.native.mutants import MUTANTS, Mutant, caught_by
 from tests.native.null_device import library
 
-SAMPLE = ("lease: a writer on another stream is overlooked", "settle: what has not passed")
-
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_what_a_fault_changes_is_there(mutant: Mutant) -> None:
     assert mutant.part().exists() and mutant.fault != mutant.text
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_fault_is_caught(name: str) -> None:
+def test_a_fault_is_caught() -> None:
+    name = "lease: a writer on another stream is overlooked"
     pytest.importorskip("Cython", reason="Cython is not installed")
     pytest.importorskip("setuptools", reason="setuptools is not installed")
     library()  # skips the test without a C compiler
