@@ -52,7 +52,7 @@ def register_transport() -> None:
 
 @dataclass
 class Sent(TensorTransportMetadata):
-    """What the receiver is told of the tensors of a result.
+    """Shapes, dtypes and the device's kind of a result's tensors, which Ray passes to the receiver.
 
     Attributes:
         node: Ray's identity of the sender's machine.
@@ -69,7 +69,7 @@ class Pair(CommunicatorMetadata):
         key: of a group in which the sender is rank 0, and the receiver rank 1.
     """
 
-    key: GroupKey | None = None
+    key: GroupKey
 
 
 class Transport(TensorTransportManager):
@@ -150,7 +150,7 @@ class Transport(TensorTransportManager):
         if sent.node != get_runtime_context().get_node_id():
             raise CallerError(
                 f"the result of node {sent.node} is on another machine, and the transport "
-                "`numbasync` sends within one: leave tensor_transport out where it is made."
+                "`numbasync` sends within one: leave tensor_transport out of its method."
             )
         with self._connected(communicator_metadata, 1) as comm:
             stream = comm.device.new_stream()
@@ -171,8 +171,8 @@ class Transport(TensorTransportManager):
     ) -> None:
         """Nothing: Ray drops the tensors."""
 
-    def abort_transport(self, obj_id: str, communicator_metadata: CommunicatorMetadata) -> None:
-        self._forget(communicator_metadata)
+    def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
+        self._forget(communicator_metadata.key)
 
     @contextmanager
     def _connected(self, pair: Any, rank: int) -> Iterator[Communicator]:
@@ -191,7 +191,7 @@ class Transport(TensorTransportManager):
                     self._open[pair.key] = comm
             yield comm
         except BaseException:  # the two actors may be at different steps from now on
-            self._forget(pair)
+            self._forget(pair.key)
             raise
 
     def _close_lost(self) -> None:
@@ -199,20 +199,20 @@ class Transport(TensorTransportManager):
         with self._lock:
             lost = [key for key, comm in self._open.items() if comm.is_lost()]
         for key in lost:
-            self._forget(Pair(key))
+            self._forget(key)
 
-    def _forget(self, pair: Any) -> None:
+    def _forget(self, key: GroupKey) -> None:
         """Close a communicator. Its key is used up, which the owner sees by the missing folder."""
         with self._lock:
-            self._used_up.add(pair.key)
-            comm = self._open.pop(pair.key, None)
+            self._used_up.add(key)
+            comm = self._open.pop(key, None)
         if comm is not None:
             comm.close()
-        shutil.rmtree(pair.key.folder, ignore_errors=True)
+        shutil.rmtree(key.folder, ignore_errors=True)
 
     def _close(self) -> None:
         for key in {*self._open, *self._keys.values()}:
-            self._forget(Pair(key))
+            self._forget(key)
 
 
 def _is_over(key: GroupKey) -> bool:

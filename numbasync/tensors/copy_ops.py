@@ -98,9 +98,8 @@ class ToHost(SimpleOp[HostArray]):
         return self.label
 
 
-_name = lru_cache(64)(
-    str
-)  # names of dtypes: NumPy's str of one takes longer than a copy's enqueuing
+# The name of a dtype: NumPy's `str` of one takes longer than enqueuing a copy.
+_name = lru_cache(64)(str)
 
 
 class Item(DeviceOp[Any]):

@@ -117,11 +117,17 @@ def test_a_call_that_waited_for_an_aborted_one_is_not_made(
     cpu: na.Device, comm: Communicator, rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library has freed what it would use."""
-    inside, errors = threading.Event(), list[BaseException]()
+    inside, behind, errors = threading.Event(), threading.Event(), list[BaseException]()
+    new_event = type(cpu.backend).new_event
+
+    def waits_for_the_lock_next(self: Any, timing: bool) -> Any:
+        if inside.is_set():  # it is the second call's
+            behind.set()
+        return new_event(self, timing)
 
     def until_aborted() -> None:
         inside.set()
-        assert rank.aborted.wait(60)
+        assert rank.aborted.wait(60) and behind.wait(60)
         raise RankLostError("ended")
 
     def run() -> None:
@@ -130,6 +136,7 @@ def test_a_call_that_waited_for_an_aborted_one_is_not_made(
         except CollectiveError as error:
             errors.append(error)
 
+    monkeypatch.setattr(type(cpu.backend), "new_event", waits_for_the_lock_next)
     rank.call = until_aborted
     first, second = threading.Thread(target=run), threading.Thread(target=run)
     first.start()

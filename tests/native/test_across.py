@@ -149,13 +149,17 @@ def test_parts_of_tensors_and_other_dtypes(on: bool, src: na.Tensor, far: Any, s
     assert library().null_others() == before, "nothing to copy"
 
 
+@pytest.mark.parametrize("which", ["source", "target"])
 def test_memory_of_a_graph_is_waited_for(
-    on: bool, null: na.Device, src: na.Tensor, far: Any, stream: Any
+    on: bool, null: na.Device, src: na.Tensor, far: Any, stream: Any, which: str
 ) -> None:
-    """Its launches are known by the graph, and it is told of other uses."""
-    dst, own = there(src, far, stream), null.new_stream()
-    add_one(src).sync_on(own)
-    graph = add_one(src).graph_on(own)
+    """The graph knows its own launches, and notes other uses of its memory."""
+    dst = there(src, far, stream)
+    device, t = (null, src) if which == "source" else (far, dst)
+    own = device.new_stream()
+    with na.use_device(device):
+        add_one(t).sync_on(own)
+        graph = add_one(t).graph_on(own)
     graph.launch().sync_on(own)
     assert not graph._attached.stale
     dst.copy_from(src).sync_on(stream)
@@ -168,34 +172,15 @@ def test_memory_of_a_graph_is_waited_for(
     assert waits_of(stream) == before + 1
     release()
     own.synchronize()
-    assert graph._attached.stale, "the next launch looks again"
-
-
-def test_memory_of_a_graph_that_is_copied_to_is_waited_for(
-    on: bool, src: na.Tensor, far: Any, stream: Any
-) -> None:
-    dst, own = there(src, far, stream), far.new_stream()
-    with na.use_device(far):
-        add_one(dst).sync_on(own)
-        graph = add_one(dst).graph_on(own)
-    graph.launch().sync_on(own)
-    dst.copy_from(src).sync_on(stream)
-    assert graph._attached.stale
-    graph.launch().sync_on(own)
-    release = own.backend.hold()
-    graph.launch().async_on(own)
-    before = waits_of(stream)
-    dst.copy_from(src).async_on(stream)
-    assert waits_of(stream) == before + 1
-    release()
     stream.synchronize()
+    assert graph._attached.stale, "the next launch looks again"
 
 
 @pytest.mark.parametrize("which", ["near", "far", "to_host"])
 def test_a_graph_that_is_captured_while_a_copy_waits_for_the_lock(
     on: bool, null: na.Device, src: na.Tensor, far: Any, stream: Any, which: str
 ) -> None:
-    """The graph is told of the copy, and waits for it."""
+    """The graph notes the copy, and waits for it."""
     dst = there(src, far, stream)
     dst.copy_from(src).sync_on(stream)
     dst.to_host().sync_on(stream)

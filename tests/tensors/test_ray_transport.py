@@ -26,7 +26,7 @@ class Worker:
         self.kept = na.full(n, 3.0).sync()
         return {"a": self.kept, "parts": [na.ones((2, 2), np.int32).sync()], "n": n}
 
-    def mixed(self) -> Any:
+    def without_memory(self) -> Any:
         return [na.meta((2,)).sync()]
 
     def register(self) -> None:
@@ -59,7 +59,7 @@ def actors() -> Any:
         na.ray.register_transport()
         na.ray.register_transport()
         Worker.make = ray.method(tensor_transport="numbasync")(Worker.make)  # type: ignore[method-assign]
-        Worker.mixed = ray.method(tensor_transport="numbasync")(Worker.mixed)  # type: ignore[method-assign]
+        Worker.without_memory = ray.method(tensor_transport="numbasync")(Worker.without_memory)  # type: ignore[method-assign]
         kind = ray.remote(enable_tensor_transport=True)(Worker)
         yield [kind.remote() for _ in range(2)]
 
@@ -126,4 +126,4 @@ def test_an_actor_that_is_killed_and_its_successor(cpu: na.Device, actors: list[
 
 def test_tensors_without_memory_are_refused(cpu: na.Device, actors: list[Any]) -> None:
     with pytest.raises(Exception, match="return its shape and dtype"):
-        ray.get(actors[0].mixed.remote(), _use_object_store=True, timeout=100)
+        ray.get(actors[0].without_memory.remote(), _use_object_store=True, timeout=100)
