@@ -194,7 +194,7 @@ def test_a_graph_that_is_captured_while_a_copy_waits_for_the_lock(
             thread.start()
             thread.join(0.1)
             graph = add_one(t).graph_on(own)
-            graph.launch().async_on(own)
+            graph.launch().sync_on(own)  # what is not over is waited for in any case
             assert not graph._attached.stale and thread.is_alive()
         thread.join()
     assert graph._attached.stale

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import glob
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.collective import new_key
 from numbasync.errors import CollectiveError, RankLostError, StateError
 from tests.common import host
 from tests.tensors.test_ray_actors import cluster, ray
@@ -122,6 +124,17 @@ def test_an_actor_that_is_killed_and_its_successor(cpu: na.Device, actors: list[
         assert get(third.totals.remote(result)) == ([15, 4], False)
         ray.kill(third)
         assert get(actors[1].totals.remote(result)) == ([15, 4], False)
+
+
+def test_a_key_that_was_used_up_connects_no_more(cpu: na.Device) -> None:
+    """Transfers that Ray has begun with it would meet a communicator that an abort closes."""
+    from numbasync.ray.transport import Pair, Transport
+
+    transport, pair = Transport(), Pair(new_key(2))
+    transport.abort_transport("a result", pair)
+    assert not Path(pair.key.folder).exists(), "the owner of the results makes another one"
+    with pytest.raises(StateError, match="an earlier transfer by GroupKey.* has failed"):
+        transport.send_multiple_tensors([], None, pair)
 
 
 def test_tensors_without_memory_are_refused(cpu: na.Device, actors: list[Any]) -> None:
