@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.collective import Communicator, group_ops, new_key
+from numbasync.collective import Communicator, GroupKey, group_ops, new_key
 from numbasync.errors import (
     CallerError,
     CollectiveTimeoutError,
@@ -116,7 +117,7 @@ def test_what_is_wrong_is_refused(alone: Communicator, stream: na.Stream) -> Non
         group_ops.all_reduce(t, "sum", alone)
 
 
-def test_a_communicator_that_cannot_be(device: na.Device) -> None:
+def test_a_communicator_that_cannot_be(device: na.Device, tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="1 rank or more, not 0"):
         new_key(0)
     key = new_key(2)
@@ -129,4 +130,4 @@ def test_a_communicator_that_cannot_be(device: na.Device) -> None:
     with pytest.raises(CollectiveTimeoutError, match=r"ranks \[1\] of 2 have not connected in"):
         Communicator(key, 0, device, 0.05)
     with pytest.raises(CollectiveTimeoutError, match="has not reached rank 0 in"):
-        Communicator(new_key(2), 1, device, 0.05)
+        Communicator(GroupKey(str(tmp_path), 2), 1, device, 0.05)
