@@ -132,7 +132,8 @@ def test_a_call_that_waited_for_an_aborted_one_is_not_made(
 
     def run() -> None:
         try:
-            all_reduce(ones(), comm=comm).sync()
+            with na.use_device(cpu):  # a thread begins with the process's default device
+                all_reduce(ones(), comm=comm).sync()
         except CollectiveError as error:
             errors.append(error)
 

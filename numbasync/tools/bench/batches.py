@@ -71,31 +71,59 @@ SMALL_TARGETS = (
 )
 
 
-async def tables(device: Device, rounds: int) -> list[report.Record]:
+def _sizes(device: Device) -> tuple[int, int]:
+    """The elements, and the rows of a softmax."""
     own = peer_registry.has_own_processor(device)
-    n, rows = (LARGE, ROWS) if own else (LARGE_CPU, ROWS_CPU)
+    return (LARGE, ROWS) if own else (LARGE_CPU, ROWS_CPU)
+
+
+async def host(device: Device, rounds: int) -> list[report.Record]:
+    n, _ = _sizes(device)
     return [
         await table(
             device, rounds, "batch_host", f"relu, scale, add of {n:,} float32 of the host",
             _host(device, n), calls=HOST_CALLS, method=METHOD, base=HOST, targets=HOST_TARGETS,
-        ),
+        )
+    ]  # fmt: skip
+
+
+async def chain(device: Device, rounds: int) -> list[report.Record]:
+    n, _ = _sizes(device)
+    return [
         await table(
             device, rounds, "batch_chain", f"relu, scale, add of {n:,} float32 of the device",
             _chain(device, n), calls=CALLS, method=METHOD, base=CHAIN, targets=CHAIN_TARGETS,
-        ),
+        )
+    ]  # fmt: skip
+
+
+async def reduce(device: Device, rounds: int) -> list[report.Record]:
+    n, rows = _sizes(device)
+    return [
         await table(
             device, rounds, "batch_reduce",
             f"sums of {n:,} float32; softmax of {rows:,} x {COLUMNS:,}",
             _reduce(device, n, rows), calls=CALLS, method=METHOD, base=SUM, targets=REDUCE_TARGETS,
-        ),
+        )
+    ]  # fmt: skip
+
+
+async def tall(device: Device, rounds: int) -> list[report.Record]:
+    n, _ = _sizes(device)
+    return [
         await table(
             device, rounds, "batch_tall", f"tall matrices of {n:,} float32", _tall(device, n),
             calls=CALLS, method=METHOD, base=TALL, targets=TALL_TARGETS,
-        ),
+        )
+    ]  # fmt: skip
+
+
+async def small(device: Device, rounds: int) -> list[report.Record]:
+    return [
         await table(
             device, rounds, "batch_small", f"a batch of {SMALL:,} float32", _small(device),
             calls=SMALL_CALLS, method=METHOD, base=TRIP, targets=SMALL_TARGETS,
-        ),
+        )
     ]  # fmt: skip
 
 

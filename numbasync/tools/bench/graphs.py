@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.tools.bench import chains, host_work, report
+from numbasync.tools.bench import report
 from numbasync.tools.bench.measure import Case, awaited, per_part, timed
 from numbasync.tools.bench.replayed import DEPTH, NODES, ReplayedGraph
 from numbasync.tools.bench.tables import table
@@ -52,8 +52,6 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
             await _nodes(stream), calls=CALLS // 5 * CHAIN, method=NODE_METHOD, base=SYNC_BASE,
             targets=NODE_TARGETS, unit="microseconds a node", nodes=CHAIN, replays=CALLS // 5,
         ),
-        *await chains.tables(device, rounds),
-        *await host_work.tables(device, rounds),
     ]  # fmt: skip
 
 

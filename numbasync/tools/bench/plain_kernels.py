@@ -105,10 +105,8 @@ def numbers(dtype: str, seed: int) -> np.ndarray[Any, Any]:
 _before = na.launcher(cuda.jit(add))  # keeps the device busy before a case
 
 
-async def tables(device: Device, rounds: int) -> list[report.Record]:
-    size = LARGE if has_own_processor(device) else FEW
-    suites = [_elementwise, _neighbours, _types, _views, _small]
-    return [t for suite in suites for t in await suite(device, rounds, size)]
+def _size(device: Device) -> int:
+    return LARGE if has_own_processor(device) else FEW
 
 
 class Bench:
@@ -137,19 +135,19 @@ class Bench:
         Args:
             period: what `z`, set to 0 before, repeats afterwards from `first` to `end`.
         """
-        last = self.z.shape[0] if end is None else end
+        # Not `self`, which has the cases: in such a circle three arrays of 1 GiB would outlive it.
+        stream, z, x, y = self.stream, self.z, self.x, self.y
+        last = z.shape[0] if end is None else end
 
         async def check() -> None:
-            await na.fill(self.z, 0).schedule(self.stream)
-            await op().schedule(self.stream)
-            counted = count_wrong.forall(self.z.shape[0])(
-                na.zeros(1, np.int64), self.z, period, first, last
-            )
-            count = (await counted.first().to_host().schedule(self.stream))[0]
+            await na.fill(z, 0).schedule(stream)
+            await op().schedule(stream)
+            counted = count_wrong.forall(z.shape[0])(na.zeros(1, np.int64), z, period, first, last)
+            count = (await counted.first().to_host().schedule(stream))[0]
             if count:
                 raise AssertionError(f"{count} elements are wrong")
 
-        run = device_time(self.stream, op, lambda: _before(self.z, self.x, self.y), per)
+        run = device_time(stream, op, lambda: _before(z, x, y), per)
         self.cases.append(Case(f"numbasync: {name}", run, check))
 
 
@@ -183,7 +181,8 @@ def _targets(what: Sequence[str], base: str, rate: float) -> list[Target]:
     return [Target(f"{name} / {base}", f"numbasync: {name}", base, bound, 1.0) for name in what]
 
 
-async def _elementwise(device: Device, rounds: int, size: int) -> list[report.Record]:
+async def elementwise(device: Device, rounds: int) -> list[report.Record]:
+    size = _size(device)
     b = Bench(device, size)
     x, y = b.periods
     names = []
@@ -221,7 +220,8 @@ def _launcher(kernel: Any, threads: Any, **options: Any) -> Any:
     return na.launcher(threads=threads, **options)(_kernel(kernel))
 
 
-async def _neighbours(device: Device, rounds: int, size: int) -> list[report.Record]:
+async def neighbours(device: Device, rounds: int) -> list[report.Record]:
+    size = _size(device)
     b = Bench(device, size)
     x, y = b.periods
 
@@ -248,7 +248,8 @@ async def _neighbours(device: Device, rounds: int, size: int) -> list[report.Rec
     ]  # fmt: skip
 
 
-async def _types(device: Device, rounds: int, size: int) -> list[report.Record]:
+async def types(device: Device, rounds: int) -> list[report.Record]:
+    size = _size(device)
     cases: list[Case] = []
     targets: list[Target] = []
     for dtype in TYPES:
@@ -275,7 +276,8 @@ def count_of(size: int, dtype: str) -> int:
     return size if np.dtype(dtype).itemsize <= 4 else size // 2
 
 
-async def _views(device: Device, rounds: int, size: int) -> list[report.Record]:
+async def views(device: Device, rounds: int) -> list[report.Record]:
+    size = _size(device)
     b = Bench(device, size)
     x, y = b.periods
     kernel = _launcher(add, 256)
@@ -294,7 +296,8 @@ async def _views(device: Device, rounds: int, size: int) -> list[report.Record]:
     ]  # fmt: skip
 
 
-async def _small(device: Device, rounds: int, size: int) -> list[report.Record]:
+async def small(device: Device, rounds: int) -> list[report.Record]:
+    size = _size(device)
     counts = [count for count in SMALL if count <= size]
     b = Bench(device, counts[-1])
     x, y = b.periods
@@ -315,3 +318,6 @@ async def _small(device: Device, rounds: int, size: int) -> list[report.Record]:
             targets=targets, unit=UNIT,
         )
     ]  # fmt: skip
+
+
+TABLES = (elementwise, neighbours, types, views, small)

@@ -23,14 +23,15 @@ from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
 
 LONG = 5e11  # operations that take longer than the host takes to launch them
-LAUNCHES = 100  # of a graph
+LAUNCHES = 100  # of a graph, at most
+SCRATCH = 2**30  # bytes that the launches of a graph may allocate
 CALLS = 3  # of a round
 EVERY = 37  # each so manieth row of a result is checked
 UNIT = "device microseconds a call"
 METHOD = (
     "{what}: device time between two events of a call that follows another one on the stream; what "
-    "takes less than a millisecond or two, in a graph of 100 launches. Elements are normal random "
-    "numbers."
+    "takes less than a millisecond or two, in a graph of up to 100 launches. Elements are normal "
+    "random numbers."
 )
 
 
@@ -170,10 +171,6 @@ ATTENTION = tuple(
 FEW_ATTENTION = (Attention(1, 64, 64, True, 0.95),)
 
 
-async def tables(device: Device, rounds: int) -> list[report.Record]:
-    return [await _products(device, rounds), await _attention(device, rounds)]
-
-
 def _case(
     stream: na.Stream,
     name: str,
@@ -193,10 +190,23 @@ def _case(
         judge(await out.to_host().schedule(stream))
 
     op: Callable[[], na.DeviceOp[Any]] = call
-    launches = launches if has_own_processor(stream.device) else 1
+    launches = _launches(call, stream, launches) if has_own_processor(stream.device) else 1
     if launches > 1:
         op = na.zip(*[call() for _ in range(launches)]).graph_on(stream).launch
     return Case(f"numbasync: {name}", device_time(stream, op, op, launches), check)
+
+
+def _launches(call: Callable[[], na.DeviceOp[Any]], stream: na.Stream, most: int) -> int:
+    """At most so many launches of a graph that its memory stays below `SCRATCH`.
+
+    A graph keeps what each of its launches allocates: a product of odd extents packs its operands,
+    64 MB a launch.
+    """
+    used = stream.device.memory_stats().used_current
+    one = call().graph_on(stream)
+    scratch = stream.device.memory_stats().used_current - used
+    del one
+    return max(1, min(most, SCRATCH // scratch)) if scratch > 0 else most
 
 
 def _target(name: str, rate: float) -> Target:
@@ -204,7 +214,7 @@ def _target(name: str, rate: float) -> Target:
     return Target(f"{ours} / PyTorch", ours, base, round(1 / rate, 4), 1.0)
 
 
-async def _products(device: Device, rounds: int) -> report.Record:
+async def products(device: Device, rounds: int) -> list[report.Record]:
     from numbasync_kernels.nn import gemm
     from numbasync_kernels.nn.gemm import Arguments, by_warps
     from numbasync_kernels.nn.matmul_warpgroups import dtype_of
@@ -225,13 +235,16 @@ async def _products(device: Device, rounds: int) -> report.Record:
             call = partial(by_warps, Arguments(out, left, right))
         judge = partial(product.check, a=a, b=b)
         cases.append(_case(stream, product.name, call, judge, product.launches))
-    return await table(
-        device, rounds, "products", "matrix products", cases, calls=CALLS, method=METHOD,
-        base=f"PyTorch: {own[0].name}", targets=[_target(p.name, p.rate) for p in own], unit=UNIT,
-    )  # fmt: skip
+    return [
+        await table(
+            device, rounds, "products", "matrix products", cases, calls=CALLS, method=METHOD,
+            base=f"PyTorch: {own[0].name}", targets=[_target(p.name, p.rate) for p in own],
+            unit=UNIT,
+        )
+    ]  # fmt: skip
 
 
-async def _attention(device: Device, rounds: int) -> report.Record:
+async def attention(device: Device, rounds: int) -> list[report.Record]:
     from numbasync_kernels.nn import dot_product_attention
 
     own = ATTENTION if has_own_processor(device) else FEW_ATTENTION
@@ -244,7 +257,10 @@ async def _attention(device: Device, rounds: int) -> report.Record:
         call = partial(dot_product_attention, out, *tensors, causal=attention.causal)
         judge = partial(attention.check, q=q, k=k, v=v)
         cases.append(_case(stream, attention.name, call, judge, attention.launches))
-    return await table(
-        device, rounds, "attention", "attention of float16", cases, calls=CALLS, method=METHOD,
-        base=f"PyTorch: {own[0].name}", targets=[_target(a.name, a.rate) for a in own], unit=UNIT,
-    )  # fmt: skip
+    return [
+        await table(
+            device, rounds, "attention", "attention of float16", cases, calls=CALLS, method=METHOD,
+            base=f"PyTorch: {own[0].name}", targets=[_target(a.name, a.rate) for a in own],
+            unit=UNIT,
+        )
+    ]  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import numbasync as na
@@ -11,26 +12,23 @@ from numbasync.tools.bench import (
     alloc,
     awaiting,
     batches,
+    chains,
     copying,
     decode,
     devices,
     embeddings,
     flight,
     graphs,
+    host_work,
     launch,
+    peer_registry,
     plain_kernels,
     ready_kernels,
     report,
 )
 
-Suite = Callable[[Device, int], Awaitable[list[report.Record]]]
-
-
-async def _kernels(device: Device, rounds: int) -> list[report.Record]:
-    plain = await plain_kernels.tables(device, rounds)
-    ready = await ready_kernels.tables(device, rounds)
-    more = await decode.tables(device, rounds) + await embeddings.tables(device, rounds)
-    return plain + ready + more
+# Measures tables of a device in so many rounds. When it has returned, their memory is free again.
+Part = Callable[[Device, int], Awaitable[list[report.Record]]]
 
 
 async def _dask(device: Device, rounds: int) -> list[report.Record]:
@@ -40,19 +38,21 @@ async def _dask(device: Device, rounds: int) -> list[report.Record]:
     return await clusters.tables(device, rounds)
 
 
-# Each gives the tables of a device, measured in so many rounds.
-SUITES: dict[str, Suite] = {
-    "launch": launch.tables,
-    "await": awaiting.tables,
-    "flight": flight.tables,
-    "alloc": alloc.tables,
-    "copy": copying.tables,
-    "graph": graphs.tables,
-    "batch": batches.tables,
-    "kernels": _kernels,
-    "devices": devices.tables,
-    "dask": _dask,
-}
+SUITES: dict[str, Sequence[Part]] = {
+    "launch": (launch.tables,),
+    "await": (awaiting.tables,),
+    "flight": (flight.tables,),
+    "alloc": (alloc.tables,),
+    "copy": (copying.tables,),
+    "graph": (graphs.tables, chains.tables, host_work.tables),
+    "batch": (batches.host, batches.chain, batches.reduce, batches.tall, batches.small),
+    "kernels": (
+        *plain_kernels.TABLES, ready_kernels.products, ready_kernels.attention,
+        decode.tables, embeddings.tables,
+    ),
+    "devices": (devices.tables,),
+    "dask": (_dask,),
+}  # fmt: skip
 OUTSIDE = frozenset(("dask",))  # of "all": it starts other processes, and needs an extra
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "
@@ -63,7 +63,8 @@ METHOD = (
 def run(what: str, device: Device, rounds: int, json: Path | None) -> int:
     """Run the suite `what`, or "all". Returns the exit status.
 
-    Each table is printed, and `json` written, as soon as the table is complete.
+    Each table is printed, and `json` written, as soon as its part of the suite is complete; then
+    unused memory is given back, so that the next part, and the peers, have the whole device.
 
     Raises:
         CallerError: fewer than 3 rounds, or a file that cannot be written.
@@ -80,9 +81,13 @@ def run(what: str, device: Device, rounds: int, json: Path | None) -> int:
 async def _all(
     suites: list[str], device: Device, rounds: int, record: report.Record, json: Path | None
 ) -> None:
-    for name in suites:
-        for table in await SUITES[name](device, rounds):
+    for part in (part for name in suites for part in SUITES[name]):
+        for table in await part(device, rounds):
             record["tables"].append(table)
             report.show(table)
             if json is not None:
                 report.save(record, json)
+        gc.collect()  # what the peers leave in cycles
+        for each in na.devices(device.kind):
+            each.pool.trim()
+        peer_registry.give_back()
