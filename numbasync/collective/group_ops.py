@@ -18,6 +18,7 @@ from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.errors import (
     CallerError,
+    DeviceMismatchError,
     DTypeError,
     NotAGraphNodeError,
     NumbasyncError,
@@ -52,6 +53,9 @@ class GroupOp(DeviceOp[Any]):
         call: called on the channel's thread with the elements; returns an array, or None.
         by_library: the shape and dtype of the result, or None, and the call of a library's rank,
             with the backend's stream and the handles of both tensors.
+
+    Raises:
+        DeviceMismatchError: the tensor is not on the channel's device.
     """
 
     unordered = True  # other operations go on while this one waits for other processes
@@ -65,6 +69,12 @@ class GroupOp(DeviceOp[Any]):
         by_library: ByLibrary,
     ) -> None:
         self._site = call_site(2)
+        home = channel.device
+        if tensor is not None and tensor.device not in (None, home):
+            raise DeviceMismatchError(
+                f"{name} of {tensor!r}, but the communicator is of {home.label}.\n"
+                f"Copy it there first: await na.to_device(t, comm.device)"
+            )
         self._channel = channel
         self._by_library = by_library
         self._name = name

@@ -12,7 +12,12 @@ import pytest
 import numbasync as na
 from numbasync.collective import Communicator, all_reduce, new_key
 from numbasync.collective.communicator import Channel, WorkOnDevice
-from numbasync.errors import AccessConflictError, CollectiveError, RankLostError
+from numbasync.errors import (
+    AccessConflictError,
+    CollectiveError,
+    DeviceMismatchError,
+    RankLostError,
+)
 from numbasync.testing import Gate
 
 
@@ -146,3 +151,18 @@ def test_a_call_that_waited_for_an_aborted_one_is_not_made(
     first.join(60)
     second.join(60)
     assert rank.calls == 1 and len(errors) == 2
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [na.collective.all_reduce, na.collective.all_gather, na.collective.reduce_scatter],
+)
+def test_a_tensor_of_another_device_is_refused(
+    cpu: na.Device, comm: Communicator, collective: Callable[..., Any]
+) -> None:
+    other = na.devices("cpu")[1]
+    assert other is not cpu
+    with na.use_device(other):
+        t = ones()
+    with pytest.raises(DeviceMismatchError, match=r"cpu:0.*\n.*to_device\(t, comm.device\)"):
+        collective(t, comm=comm)
