@@ -110,8 +110,7 @@ cdef int run_short(object short, args) except -1:
     cdef Py_ssize_t i, fixed = PyTuple_GET_SIZE(extents)
     if memory is None or get(memory, at_each) < get(short, at_block_nbytes):
         memory = python["memory_of_thread"](get(short, at_block_nbytes))
-    (<int64_t*><uintptr_t>get(memory, at_block_address))[0] = 0  # no error
-    all = PyTuple_New(fixed + 2 + len(args))
+    all = new_tuple(fixed + 2 + len(args))
     for i in range(PyTuple_GET_SIZE(all)):
         if i < fixed:
             value = <object>PyTuple_GET_ITEM(extents, i)
@@ -123,8 +122,10 @@ cdef int run_short(object short, args) except -1:
                 value = get(value, at_cpu_array)
             elif type(value) is not int and type(value) is not float:
                 value = python["_value"](value)
-        Py_INCREF(value)
-        PyTuple_SET_ITEM(all, i, value)
+        put_item(all, i, value)
+    complete(all)
+    # Last, since a short launch of a finaliser uses the same memory.
+    (<int64_t*><uintptr_t>get(memory, at_block_address))[0] = 0  # no error
     try:
         run(*all)
     except Exception as error:
