@@ -56,16 +56,18 @@ def CpuStream__leave(self):
 
 cdef int leave_stream(object stream) except -1:
     """`CpuStream._leave`."""
+    cdef bint goes_on
     take_state()
     try:
-        if PyObject_Size(get(stream, at_entries)) or changes.waiting:
-            python["CpuStream._leave"](stream)
-        else:
+        goes_on = PyObject_Size(get(stream, at_entries)) or changes.waiting
+        if not goes_on:
             put(stream, at_working, False)
             add(get(stream, at_engine), at_running, -1)
             put(stream, at_owned, False)
     finally:
         give_state()
+    if goes_on:  # without the lock, as this thread may have to run what waits
+        python["CpuStream._leave"](stream)
     return 0
 
 
@@ -154,19 +156,22 @@ cdef int push_later(object stream, object queue, object short, object args) exce
         get(stream, at_entries).append(entry)
         if holds(stream, at_owned, False):
             put(stream, at_owned, True)
-            schedule(stream, get(stream, at_engine))
+            if not schedule(stream, get(stream, at_engine)):
+                get(stream, at_entries).pop()
+                add(stream, at_pushed, -1)
+                put(stream, at_owned, False)
+                raise get(stream, at_engine).refusal()
     finally:
         give_state()
     return 0
 
 
-cdef int schedule(object stream, object engine) except -1:
+cdef bint schedule(object stream, object engine) except -1:
     """`Engine.schedule`."""
     if holds(engine, at_stepper, None):
-        engine.schedule(stream)
-    else:
-        get(engine, at_ready).append(stream)
-    return 0
+        return engine.schedule(stream)
+    get(engine, at_ready).append(stream)
+    return True
 
 
 def CpuStream_run_one(self):
@@ -239,12 +244,13 @@ cdef bint step(object self) except -1:
             take_state()
             try:
                 add(engine, at_running, -1)
-                if goes_on:
-                    schedule(stream, engine)
+                goes_on = goes_on and not schedule(stream, engine)
                 if changes.waiting:
                     changes.notify_all()
             finally:
                 give_state()
+            if goes_on:
+                engine.run_here(stream)
             return True
         finally:
             put(self, at_thread, zero)
