@@ -317,5 +317,5 @@ def test_a_group_of_one_goes_on(device: na.Device, refuse: Refusing) -> None:
         x = na.full(4, 2.0, np.float32).sync()
         refuse("numbasync-rank", 1)
         with pytest.raises(DeviceError, match="no thread can be started"):
-            na.collective.all_reduce(x, "sum", comm).sync()
-        assert na.collective.all_reduce(x, "sum", comm).sync().to_host().sync().tolist() == [2] * 4
+            na.collective.all_reduce(x, comm=comm).sync()
+        assert na.collective.all_reduce(x, comm=comm).sync().to_host().sync().tolist() == [2] * 4
