@@ -17,6 +17,7 @@ from numbasync.ops.consume import RunsOnce
 from numbasync.ops.future import DeviceFuture
 from numbasync.ops.run import awaited
 from numbasync.ops.task_factory import eager_task_factory, task_factory
+from numbasync.threads import start
 
 T = TypeVar("T")
 
@@ -95,22 +96,26 @@ class Runtime:
 
     Args:
         device: the thread's current device; default: the default device.
+
+    Entering the block raises DeviceError if the thread cannot be started; it can be entered again.
     """
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = chosen_device(device, "Runtime")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ended: Future[None] = Future()  # of the thread
         self._calls: set[Future[Any]] = set()
 
     async def __aenter__(self) -> Self:
         if self._thread is not None:
             raise StateError(f"{self!r} has been entered already; make another one.")
         started: Future[asyncio.AbstractEventLoop] = Future()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._drive, args=(started,), name=f"numbasync-{self.device.label}", daemon=True
         )
-        self._thread.start()
+        start(thread, f"a runtime of {self.device.label}")
+        self._thread = thread
         self._loop = await asyncio.wrap_future(started)
         return self
 
@@ -125,14 +130,22 @@ class Runtime:
         finally:
             self._loop = None
             loop.call_soon_threadsafe(loop.stop)
-            await asyncio.get_running_loop().run_in_executor(None, thread.join)
+            await asyncio.wrap_future(self._ended)  # no executor, which may need a thread
+            thread.join()
 
     def _drive(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        with use_device(self.device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            loop = runner.get_loop()
-            loop.set_task_factory(task_factory)
-            loop.call_soon(started.set_result, loop)
-            loop.run_forever()
+        try:
+            with use_device(self.device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                loop = runner.get_loop()
+                loop.set_task_factory(task_factory)
+                loop.call_soon(started.set_result, loop)
+                loop.run_forever()
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)  # there is no loop
+        finally:
+            self._ended.set_result(None)
 
     async def _idle(self) -> None:
         # Runs on the runtime's own thread, which may block.

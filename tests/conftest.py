@@ -27,7 +27,7 @@ SLOW = (
     "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py", "test_batch.py",
     "test_cuda_warps.py", "test_bench.py", "test_checked.py", "test_races.py",
     "test_cuda_algorithms.py", "test_cuda_libdevice.py", "test_batch_compute.py",
-    "test_upload_waits.py", "test_large_uploads.py",
+    "test_upload_waits.py", "test_large_uploads.py", "test_every_moment.py",
     "test_new.py", "test_benchmark_kernel.py", "test_cuda_votes.py", "test_devices.py",
     "test_processes.py", "test_bench_cpu.py", "test_ends.py", "test_pickling.py",
     "test_cuda_barriers.py", "test_sentence_graphs.py", "test_batch_broadcasts.py",

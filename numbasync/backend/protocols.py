@@ -272,7 +272,11 @@ class Device(Protocol):
     def new_pool(self) -> Pool: ...
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Uninitialised host bytes that this device copies from and to without blocking."""
+        """Uninitialised host bytes that this device copies from and to without blocking.
+
+        Raises:
+            OutOfDeviceMemoryError: there is no room for so many, or their pages cannot be locked.
+        """
         ...
 
     def host_block(self, nbytes: int) -> Any:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from numbasync.errors import CallerError, StateError
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.prerequisites import attempt, on_worker
 from numbasync.tensors.copies import HostArray
+from numbasync.threads import refused, submit
+
+T = TypeVar("T")
 
 ID_BYTES = 128  # of a library's identity of a group
 
@@ -85,7 +89,7 @@ class Channel:
                 pause = min(2 * pause, 0.01)
             work.was_undisturbed = not self._has_ended_work
 
-        self._thread.submit(until_done)
+        _give(self._thread, until_done)
 
     def check(self, work: WorkOnDevice) -> None:
         """Raise if the elements of work that is over may be wrong."""
@@ -278,11 +282,23 @@ class Call:
         self.value = self._call()
 
     def run(self) -> None:
-        self._thread.submit(self._run).result()
+        _give(self._thread, self._run).result()
 
     def future(self, if_closed: Callable[[], object]) -> asyncio.Future[BaseException | None]:
-        need = _OnThread(self._run)
-        return on_worker(lambda: self._thread.submit(attempt, need), self, if_closed)
+        need = partial(attempt, _OnThread(self._run))
+        return on_worker(lambda: _give(self._thread, need), self, if_closed)
+
+
+def _give(thread: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
+    """A call for the thread of a group.
+
+    Raises:
+        DeviceError: the thread cannot be started.
+    """
+    try:
+        return submit(thread, call)
+    except RuntimeError as error:
+        raise refused("the calls of a group of processes", error) from error
 
 
 class _OnThread:

@@ -28,13 +28,15 @@ from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.tensor import Tensor
+from numbasync.threads import call
 
 
 async def connect(
     key: GroupKey, rank: int, device: Device | None = None, timeout: float = 30.0
 ) -> Communicator:
     """`Communicator(key, rank, device, timeout)`, without blocking the event loop."""
-    return await asyncio.to_thread(Communicator, key, rank, device, timeout)
+    make = partial(Communicator, key, rank, device, timeout)
+    return await asyncio.wrap_future(call(make, f"connecting rank {rank} of a group"))
 
 
 class ByLibrary(NamedTuple):

@@ -32,7 +32,6 @@ cdef inline object new_op(int cls):
 
 cdef object spec_for(object shape, object dtype):
     """The spec of a plain shape and a scalar type, if it is known."""
-    cdef PyObject* spec
     if PyLong_CheckExact(shape):
         shape = (shape,)
     elif PyTuple_CheckExact(shape):
@@ -43,8 +42,7 @@ cdef object spec_for(object shape, object dtype):
         return None
     if not on or <PyObject*>Py_TYPE(dtype) != <PyObject*>type:
         return None
-    spec = PyDict_GetItemWithError(specs, (shape, dtype))
-    return None if spec == NULL else <object>spec
+    return found(specs, (shape, dtype))
 
 
 cdef object new_full(object spec, object value, str name):
@@ -70,19 +68,18 @@ def zeros(shape, dtype=float32):
 
 
 def from_host(array):
-    cdef PyObject* spec = NULL
-    cdef object op = None
+    cdef object spec = None, op = None
     if on and type(array) is ndarray:
         dtype = array.dtype
-        spec = PyDict_GetItemWithError(specs, (array.shape, dtype.type))
-        if spec != NULL and holds(<object>spec, at_spec_dtype, dtype):
+        spec = found(specs, (array.shape, dtype.type))
+        if spec is not None and holds(spec, at_spec_dtype, dtype):
             op = new_op(FromHost)
     if op is None:
         return python["from_host"](array)
-    put(op, at_spec, <object>spec)
+    put(op, at_spec, spec)
     put(op, at_op_name, "from_host")
     put(op, at_array, array)
-    put(op, at_is_fast, 0 < <int64_t>get(<object>spec, at_spec_nbytes) <= LARGE)
+    put(op, at_is_fast, 0 < <int64_t>get(spec, at_spec_nbytes) <= LARGE)
     return op
 
 
@@ -111,8 +108,7 @@ cdef object result_of(object op):
 
 cdef object name_of(object op):
     """The label of an operation that is no launch."""
-    cdef object spec = None, tensor
-    cdef PyObject* label = NULL
+    cdef object spec = None, label = None, tensor
     if isa(op, ToHost):
         tensor = get(op, at_read)
         if isa(tensor, Tensor):
@@ -120,5 +116,5 @@ cdef object name_of(object op):
     elif isa(op, Full) or isa(op, FromHost):
         spec, name = get(op, at_spec), get(op, at_op_name)
     if spec is not None:
-        label = PyDict_GetItemWithError(get(spec, at_labels), name)
-    return op.label if label == NULL else <object>label
+        label = found(get(spec, at_labels), name)
+    return op.label if label is None else label

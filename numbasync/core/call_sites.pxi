@@ -26,14 +26,10 @@ cdef object site_of_caller(int above):
     global latest_code, latest_site
     cdef PyFrameObject* frame = PyEval_GetFrame()
     cdef object site = latest_site
-    cdef PyObject* skipped
     if frame != NULL:
         code = na_code(frame)
         if code is not latest_code:
-            skipped = PyDict_GetItemWithError(
-                is_between, PyFrame_GetGlobals(frame).get("__name__", "")
-            )
-            if skipped == NULL or <object>skipped is not False:
+            if found(is_between, PyFrame_GetGlobals(frame).get("__name__", "")) is not False:
                 return None if above < 0 else python["call_site"](above)
             latest_code = code
         if not is_place(site, code, PyFrame_GetLasti(frame)):

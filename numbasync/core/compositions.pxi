@@ -27,16 +27,18 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     """
     cdef object stream = get(submission, at_stream), device = get(stream, at_device), op, core
     cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend), plan
+    cdef tuple tensors
     cdef DriverStream calls = calls_of(queue)
     cdef Lock lock = get(device, at_submit_lock)
     cdef LaunchRecord record = None
-    cdef list storages = [], records = []
+    cdef list storages = [], cores = []
+    cdef list records = []  # which another thread may drop from the stream
     cdef object launcher = None, parts = None, extents = None  # of the launch before
     cdef launch_s* launches[CHUNK]
     cdef char* arguments[CHUNK]
     cdef char block[CHUNK_BYTES]
     cdef Py_ssize_t i, a = 0, before, used = 0
-    cdef int count = 0, launched, status
+    cdef int count = 0, launched
     if calls is None:
         return 0
     lock.take()
@@ -54,27 +56,29 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
                 record = None if plan is None else calls.record_of(queue, get(plan, at_work))
                 launcher, parts = get(op, at_launcher), get(op, at_parts)
                 extents = get(get(op, at_config), at_extents)
-                records.append(record)  # which another thread may drop from the stream
+                records.append(record)
             if record is None or used + <Py_ssize_t>record.launch.size > CHUNK_BYTES:
                 break
             before = PyList_GET_SIZE(storages)
-            status = (<FastCall>core).check(
-                get(op, at_values), get(op, at_tensors), stream, backend, record, None, storages
-            )
-            if status != 1:
+            tensors = get(op, at_tensors)
+            if not (<FastCall>core).check(tensors, stream, backend, True, storages) or (
+                (<FastCall>core).pack(get(op, at_values), tensors, record, None) != 1
+            ):
                 del storages[before:]
                 break
             arguments[count], launches[count] = block + used, &record.launch
             memcpy(block + used, record.buffer, record.launch.size)
             used += (record.launch.size + 15) // 16 * 16
+            cores.append(core)
             count += 1
         if count == 0:
             return 0
         keep(submission, storages[:])
+        if na_is_elsewhere(calls.ordinal):
+            enter(calls.device)
         launched = calls.launch(launches, arguments, count)
         for i in range(launched):
-            op = ops[first + i]
-            a = (<FastCall>core_of(op)).note(storages, a, submission, stream)
+            a = (<FastCall>cores[i]).note(storages, a, submission, stream)
         if launched < count:
             fail(calls.result, "cuLaunchKernel")
     finally:

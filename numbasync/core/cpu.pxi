@@ -56,16 +56,18 @@ def CpuStream__leave(self):
 
 cdef int leave_stream(object stream) except -1:
     """`CpuStream._leave`."""
+    cdef bint goes_on
     take_state()
     try:
-        if PyObject_Size(get(stream, at_entries)) or changes.waiting:
-            python["CpuStream._leave"](stream)
-        else:
+        goes_on = PyObject_Size(get(stream, at_entries)) or changes.waiting
+        if not goes_on:
             put(stream, at_working, False)
             add(get(stream, at_engine), at_running, -1)
             put(stream, at_owned, False)
     finally:
         give_state()
+    if goes_on:  # without the lock, as this thread may have to run what waits
+        python["CpuStream._leave"](stream)
     return 0
 
 
@@ -110,8 +112,7 @@ cdef int run_short(object short, args) except -1:
     cdef Py_ssize_t i, fixed = PyTuple_GET_SIZE(extents)
     if memory is None or get(memory, at_each) < get(short, at_block_nbytes):
         memory = python["memory_of_thread"](get(short, at_block_nbytes))
-    (<int64_t*><uintptr_t>get(memory, at_block_address))[0] = 0  # no error
-    all = PyTuple_New(fixed + 2 + len(args))
+    all = new_tuple(fixed + 2 + len(args))
     for i in range(PyTuple_GET_SIZE(all)):
         if i < fixed:
             value = <object>PyTuple_GET_ITEM(extents, i)
@@ -123,8 +124,10 @@ cdef int run_short(object short, args) except -1:
                 value = get(value, at_cpu_array)
             elif type(value) is not int and type(value) is not float:
                 value = python["_value"](value)
-        Py_INCREF(value)
-        PyTuple_SET_ITEM(all, i, value)
+        put_item(all, i, value)
+    complete(all)
+    # Last, since a short launch of a finaliser uses the same memory.
+    (<int64_t*><uintptr_t>get(memory, at_block_address))[0] = 0  # no error
     try:
         run(*all)
     except Exception as error:
@@ -153,19 +156,22 @@ cdef int push_later(object stream, object queue, object short, object args) exce
         get(stream, at_entries).append(entry)
         if holds(stream, at_owned, False):
             put(stream, at_owned, True)
-            schedule(stream, get(stream, at_engine))
+            if not schedule(stream, get(stream, at_engine)):
+                get(stream, at_entries).pop()
+                add(stream, at_pushed, -1)
+                put(stream, at_owned, False)
+                raise get(stream, at_engine).refusal()
     finally:
         give_state()
     return 0
 
 
-cdef int schedule(object stream, object engine) except -1:
+cdef bint schedule(object stream, object engine) except -1:
     """`Engine.schedule`."""
     if holds(engine, at_stepper, None):
-        engine.schedule(stream)
-    else:
-        get(engine, at_ready).append(stream)
-    return 0
+        return engine.schedule(stream)
+    get(engine, at_ready).append(stream)
+    return True
 
 
 def CpuStream_run_one(self):
@@ -238,12 +244,13 @@ cdef bint step(object self) except -1:
             take_state()
             try:
                 add(engine, at_running, -1)
-                if goes_on:
-                    schedule(stream, engine)
+                goes_on = goes_on and not schedule(stream, engine)
                 if changes.waiting:
                     changes.notify_all()
             finally:
                 give_state()
+            if goes_on:
+                engine.run_here(stream)
             return True
         finally:
             put(self, at_thread, zero)

@@ -24,6 +24,8 @@ cdef extern from "Python.h":
     void PyThread_free_lock(PyThread_type_lock)
     bint PyLong_CheckExact(object) noexcept
     bint PyTuple_CheckExact(object) noexcept
+    void PyObject_GC_Track(PyObject*) noexcept
+    void PyObject_GC_UnTrack(PyObject*) noexcept
 
 cdef extern from *:
     """

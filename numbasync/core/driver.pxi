@@ -132,10 +132,10 @@ cdef class DriverStream:
         return 0
 
     cdef int launch(self, launch_s** launches, char** arguments, int count) except -1:
-        """Make launches, in order, until one fails; how many were made, and its `result`."""
+        """Make launches, in order, until one fails; how many were made, and its `result`. The
+        caller has entered the device, before it packed the arguments: to enter runs Python code.
+        """
         cdef int i = 0, result = 0
-        if na_is_elsewhere(self.ordinal):
-            enter(self.device)
         with nogil:
             while i < count and result == 0:
                 result = submit(launches[i], arguments[i])
@@ -148,8 +148,9 @@ cdef class DriverStream:
 
     cdef LaunchRecord record_of(self, object queue, object work):
         """The record of a launch; None if it has none of the core."""
-        cdef PyObject* known = PyDict_GetItemWithError(self.records, work)
-        record = <object>known if known != NULL else queue.record_of(work)
+        record = found(self.records, work)
+        if record is None:
+            record = queue.record_of(work)
         return record if type(record) is LaunchRecord else None
 
 

@@ -61,16 +61,13 @@ cdef class FastCall:
         return True
 
     cdef object taken(self, tuple values):
-        """The tensors and the fingerprints, or None: `FastCall.take`. A tuple that is dropped may
-        have empty places.
+        """The tensors and the fingerprints, or None: `FastCall.take`. Python code may compute the
+        fingerprints, so the storages are compared after that.
         """
         cdef int i, j, a = 0, code
         cdef object value, tensor, part
-        cdef PyObject* storage
-        cdef PyObject* storages[MOST]
-        cdef bint outputs[MOST]
         cdef tuple latest = self.latest_parts
-        cdef tuple tensors = PyTuple_New(self.arrays), parts = None  # until one differs
+        cdef tuple tensors = new_tuple(self.arrays), parts = None  # until one differs
         for i in range(self.count):
             code = self.code[i]
             value = <object>PyTuple_GET_ITEM(values, i)
@@ -90,8 +87,7 @@ cdef class FastCall:
                     tensor = value.tensor
                 if not isa(tensor, MappedTensor if code == MAP else Tensor):
                     return self.in_python.take(values)
-                storage = na_get(<PyObject*>tensor, where[at_storage])
-                if storage == <PyObject*>None or not holds(tensor, at_source, None):
+                if holds(tensor, at_storage, None) or not holds(tensor, at_source, None):
                     return None
                 if code == PARTITION:
                     part = get(value, at_tile_fingerprint)
@@ -101,31 +97,45 @@ cdef class FastCall:
                     part = get(tensor, at_fingerprint)
                     if <int64_t>part < 0:
                         part = tensor.fingerprint
-                storages[a], outputs[a] = storage, self.output[i]
-                Py_INCREF(tensor)
-                PyTuple_SET_ITEM(tensors, a, tensor)
+                put_item(tensors, a, tensor)
                 a += 1
             if parts is None and (latest is None or PyTuple_GET_ITEM(latest, i) != <PyObject*>part):
-                parts = PyTuple_New(self.count)
+                parts = new_tuple(self.count)
                 for j in range(i):
-                    value = <object>PyTuple_GET_ITEM(latest, j)
-                    Py_INCREF(value)
-                    PyTuple_SET_ITEM(parts, j, value)
+                    put_item(parts, j, <object>PyTuple_GET_ITEM(latest, j))
             if parts is not None:
-                Py_INCREF(part)
-                PyTuple_SET_ITEM(parts, i, part)
-        if self.written and not self.may_alias:
-            for i in range(1, a):
-                for j in range(i):
-                    if (outputs[i] or outputs[j]) and (
-                        storages[i] == storages[j]
-                        or get(<object>storages[i], at_identity) == get(<object>storages[j], at_identity)
-                    ):
-                        return None
+                put_item(parts, i, part)
+        if self.written and not self.may_alias and not self.are_apart(tensors):
+            return None
+        complete(tensors)
         if parts is None:
             return tensors, latest  # the same object, by which `plan_of` knows it
+        complete(parts)
         self.latest_parts = parts
         return tensors, parts
+
+    cdef bint are_apart(self, tuple tensors) except -1:
+        """Whether no output shares memory with another tensor, and none has been moved."""
+        cdef object storage, other
+        cdef int i, j, a = 0, b
+        for i in range(self.count):
+            if not TENSOR <= self.code[i] <= PARTITION:
+                continue
+            storage, b = get(<object>PyTuple_GET_ITEM(tensors, a), at_storage), 0
+            if storage is None:
+                return False
+            for j in range(i):
+                if not TENSOR <= self.code[j] <= PARTITION:
+                    continue
+                if self.output[i] or self.output[j]:
+                    other = get(<object>PyTuple_GET_ITEM(tensors, b), at_storage)
+                    if other is storage or other is None or (
+                        get(storage, at_identity) == get(other, at_identity)
+                    ):
+                        return False
+                b += 1
+            a += 1
+        return True
 
     cdef object plan_of(self, object launcher, object device, object parts, object extents):
         """The plan of a call, if an earlier call has created it."""
@@ -140,16 +150,45 @@ cdef class FastCall:
             self.latest_launch = device, parts, extents, plan
         return plan
 
-    cdef int check(
-        self, tuple values, tuple tensors, object stream, object backend, LaunchRecord record,
-        list args, list storages,
+    cdef bint check(
+        self, tuple tensors, object stream, object backend, bint is_packed, list storages
     ) except -1:
-        """Test every storage, append it to `storages`, and pack the arguments, or without a record
-        append them to `args`. 0: not now; 2: an argument does not fit, and Python says why.
+        """Test every storage, and append it to `storages`, which keeps it from then on. Make what
+        `pack` needs of each tensor, since to make it runs Python code. False: not now.
         """
-        cdef PyObject* tensor
-        cdef PyObject* storage
-        cdef PyObject* handle
+        cdef object tensor, storage, readers, handle
+        cdef int i, a = 0
+        for i in range(self.count):
+            if not TENSOR <= self.code[i] <= PARTITION:
+                continue
+            tensor = <object>PyTuple_GET_ITEM(tensors, a)
+            a += 1
+            storage = get(tensor, at_storage)
+            if storage is None or not holds(storage, at_fast_path_device, backend):
+                return False
+            PyList_Append(storages, storage)
+            if is_busy_elsewhere(get(storage, at_writer), stream):
+                return False
+            if self.output[i]:
+                readers = get(storage, at_readers)
+                if PyDict_Size(readers):
+                    for reader in list(readers.values()):
+                        if is_busy_elsewhere(reader, stream):
+                            return False
+            handle = get(tensor, at_handle)
+            if handle is None:
+                handle = tensor.handle
+            if is_packed:
+                packed_of(handle)
+        return True
+
+    cdef int pack(
+        self, tuple values, tuple tensors, LaunchRecord record, list args
+    ) except -1:
+        """Pack the arguments, or without a record append them to `args`. The buffer of a record is
+        one for all its launches: no Python code runs before it is copied, or with the driver.
+        0: not now, as a tensor was moved; 2: an argument does not fit, and Python says why.
+        """
         cdef object value
         cdef int i, a = 0
         for i in range(self.count):
@@ -160,22 +199,10 @@ cdef class FastCall:
                 elif not record.pack(i, value):
                     return 2
                 continue
-            tensor = PyTuple_GET_ITEM(tensors, a)
+            value = get(<object>PyTuple_GET_ITEM(tensors, a), at_handle)
             a += 1
-            storage = peek(tensor, at_storage)
-            if storage == <PyObject*>None or (
-                peek(storage, at_fast_path_device) != <PyObject*>backend
-            ):
+            if value is None:
                 return 0
-            PyList_Append(storages, <object>storage)  # which keeps the storage, from here on
-            if is_busy_elsewhere(peek(storage, at_writer), stream):
-                return 0
-            if self.output[i] and PyDict_Size(<object>peek(storage, at_readers)):
-                for reader in list((<object>peek(storage, at_readers)).values()):
-                    if is_busy_elsewhere(<PyObject*>reader, stream):
-                        return 0
-            handle = peek(tensor, at_handle)
-            value = (<object>tensor).handle if handle == <PyObject*>None else <object>handle
             if record is None:
                 args.append(value)
             else:
@@ -184,22 +211,21 @@ cdef class FastCall:
 
     cdef Py_ssize_t note(self, list storages, Py_ssize_t a, object submission, object stream) except -1:
         """Update the access records of the storages from `a` on; the number behind them."""
-        cdef PyObject* storage
-        cdef object readers
+        cdef object storage, readers
         cdef int i
         for i in range(self.count):
             if not TENSOR <= self.code[i] <= PARTITION:
                 continue
-            storage = PyList_GET_ITEM(storages, a)
+            storage = <object>PyList_GET_ITEM(storages, a)
             a += 1
-            readers = <object>peek(storage, at_readers)
+            readers = get(storage, at_readers)
             if self.output[i]:
-                na_put(storage, where[at_writer], <PyObject*>submission)
+                put(storage, at_writer, submission)
                 if PyDict_Size(readers):
-                    put(<object>storage, at_readers, {})
+                    put(storage, at_readers, {})
             else:
                 if PyDict_Size(readers) >= MANY_READERS and stream not in readers:
-                    readers = (<object>storage).forget_readers()
+                    readers = storage.forget_readers()
                 PyDict_SetItem(readers, stream, submission)
         return a
 
@@ -215,9 +241,13 @@ cdef class FastCall:
         cdef int status
         lock.take()
         try:
-            status = self.check(
-                values, tensors, stream, get(device, at_device_backend), record, args, storages
-            )
+            if not self.check(
+                tensors, stream, get(device, at_device_backend), record is not None, storages
+            ):
+                return False
+            if record is not None and na_is_elsewhere(calls.ordinal):
+                enter(calls.device)
+            status = self.pack(values, tensors, record, args)
             if status == 2:
                 return self.in_python.enqueue(plan, values, tensors, submission)
             if status == 0:
@@ -246,12 +276,10 @@ cdef int keep(object submission, list storages) except -1:
     return 0
 
 
-cdef bint is_busy_elsewhere(PyObject* recorded, object stream) except -1:
+cdef bint is_busy_elsewhere(object submission, object stream) except -1:
     """Whether a recorded access is in flight on another stream: see `access`."""
-    cdef object submission
-    if recorded == <PyObject*>None:
+    if submission is None:
         return False
-    submission = <object>recorded
     if isa(submission, Submission):
         if holds(submission, at_done, True) or holds(submission, at_stream, stream):
             return False

@@ -65,6 +65,9 @@ cdef class LaunchRecord:
         cdef int i, result
         for i in range(self.count):
             if self.code[i] == c"s":
+                packed_of(args[i])  # before the buffer is used, since Python code may make them
+        for i in range(self.count):
+            if self.code[i] == c"s":
                 self.pack_array(i, args[i])
             elif not self.pack(i, args[i]):
                 raise OverflowError(f"{args[i]!r} does not fit {chr(self.code[i])!r}")
@@ -73,11 +76,7 @@ cdef class LaunchRecord:
         return result
 
     cdef inline int pack_array(self, int i, object handle) except -1:
-        cdef object packed
-        cdef PyObject* value = NULL
-        if isa(handle, CudaArray):
-            value = na_get(<PyObject*>handle, where[at_packed])
-        packed = handle.packed if value == NULL else <object>value
+        cdef object packed = packed_of(handle)
         memcpy(self.buffer + self.offset[i], PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
         return 0
 
@@ -121,6 +120,12 @@ cdef class LaunchRecord:
         else:
             return False
         return True
+
+
+cdef inline object packed_of(object handle):
+    """The parameters of an array, as bytes. The first time they are made, by Python code."""
+    cdef object packed = get_or_none(handle, at_packed) if isa(handle, CudaArray) else None
+    return handle.packed if packed is None else packed
 
 
 cdef bint write_float(char* to, char code, double real) except -1:

@@ -16,13 +16,12 @@ def know_operations(default, dict queues, queue):
 cdef object call(object launcher, tuple values, object config):
     """The `Launch` of a call whose arguments are plain; None: of any other call."""
     cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller of the kernel
-    cdef PyObject* form
-    cdef object taken, core = get(launcher, at_latest)
+    cdef object form, taken, core = get(launcher, at_latest)
     if frame == NULL:
         return None
     if core is None or not (<FastCall>core).fits(values):
-        form = PyDict_GetItemWithError(get(launcher, at_forms), tuple(map(type, values)))
-        core = None if form == NULL or <object>form is None else get(<object>form, at_core)
+        form = found(get(launcher, at_forms), tuple(map(type, values)))
+        core = None if form is None else get(form, at_core)
         if core is None:
             return None
         put(launcher, at_latest, core)
@@ -82,23 +81,21 @@ def Configured___call__(self, /, *args, **kwargs):
 cdef object changed(object run, dict changes):
     """The arguments of a prepared launch with changed numbers; None, if something else changes."""
     cdef tuple values = get(run, at_prepared_values), result
-    cdef PyObject* position
+    cdef object position
     cdef Py_ssize_t i, place
     if not changes:
         return values
-    result = PyTuple_New(PyTuple_GET_SIZE(values))
+    result = new_tuple(PyTuple_GET_SIZE(values))
     for i in range(PyTuple_GET_SIZE(values)):
-        value = <object>PyTuple_GET_ITEM(values, i)
-        Py_INCREF(value)
-        PyTuple_SET_ITEM(result, i, value)
+        put_item(result, i, <object>PyTuple_GET_ITEM(values, i))
+    complete(result)
     for name, value in changes.items():
-        position = PyDict_GetItemWithError(get(run, at_positions), name)
-        if position == NULL:
+        position = found(get(run, at_positions), name)
+        if position is None:
             return None
-        place = <object>position
+        place = position
         if <PyObject*>value != PyTuple_GET_ITEM(values, place):
-            position = PyDict_GetItemWithError(get(run, at_numbers), name)
-            if position != <PyObject*>Py_TYPE(value) or (
+            if found(get(run, at_numbers), name) is not type(value) or (
                 type(value) is int and not -9223372036854775808 <= value < 9223372036854775808
             ):
                 return None

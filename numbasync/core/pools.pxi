@@ -2,8 +2,8 @@
 
 cdef object take(object blocks, object nbytes):
     """`CudaPool.reuse`."""
-    cdef PyObject* spare = PyDict_GetItemWithError(get(blocks, at_spare), nbytes)
-    if spare == NULL or PyList_GET_SIZE(<object>spare) == 0:
+    cdef object spare = found(get(blocks, at_spare), nbytes)
+    if spare is None or PyList_GET_SIZE(spare) == 0:
         return None
     if not (<Lock>get(blocks, at_pool_lock)).is_free():
         return python["CudaPool.reuse"](blocks, nbytes)
@@ -19,13 +19,12 @@ cdef object take(object blocks, object nbytes):
 
 cdef bint give_back(object blocks, object memory) except -1:
     """`CudaPool.free`, where a list of spare blocks takes the memory; whether one does."""
-    cdef object nbytes
-    cdef PyObject* spare
+    cdef object nbytes, spare
     if not isa(blocks, CudaPool) or not isa(memory, CudaMemory) or not holds(memory, at_lent, False):
         return False
     nbytes = get(memory, at_memory_nbytes)
-    spare = PyDict_GetItemWithError(get(blocks, at_spare), nbytes)
-    if spare == NULL or not (<Lock>get(blocks, at_pool_lock)).is_free():
+    spare = found(get(blocks, at_spare), nbytes)
+    if spare is None or not (<Lock>get(blocks, at_pool_lock)).is_free():
         return False
     spare_bytes = get(blocks, at_spare_bytes) + nbytes
     if spare_bytes > get(blocks, at_most_spare):
@@ -45,19 +44,23 @@ def CudaPool_free(self, memory):
         python["CudaPool.free"](self, memory)
 
 
+@no_gc
 cdef class Block:
     """A small block of page-locked memory, an object with a buffer. Its end returns the address to
-    the list of spare blocks.
+    the list of spare blocks. The collector, which would take that list from it first, does not know
+    it: a list of numbers is in no cycle.
     """
     cdef void* start
     cdef Py_ssize_t nbytes
     cdef list spare
 
-    def __cinit__(self, nbytes, list spare, address):
-        self.start, self.nbytes, self.spare = <void*><uintptr_t>address, nbytes, spare
+    def __cinit__(self, nbytes, list spare not None, address):
+        self.start, self.nbytes = <void*><uintptr_t>address, nbytes
+        self.spare = spare  # last: what failed before has no address to return
 
     def __dealloc__(self):
-        self.spare.append(<uintptr_t>self.start)
+        if self.spare is not None:
+            self.spare.append(<uintptr_t>self.start)
 
     def __len__(self):
         return self.nbytes
@@ -71,11 +74,12 @@ cdef class Block:
 
 
 def PinnedPool_reuse(self, nbytes):
-    cdef PyObject* size
+    cdef object size
+    cdef list spare
     if on and isa(self, PinnedPool):
-        size = PyDict_GetItemWithError(get(self, at_sizes), nbytes)
-        if size != NULL and holds(<object>size, at_is_small, True):
-            spare = <list>get(<object>size, at_spare_blocks)
+        size = found(get(self, at_sizes), nbytes)
+        if size is not None and holds(size, at_is_small, True):
+            spare = get(size, at_spare_blocks)
             if PyList_GET_SIZE(spare):
                 return Block(nbytes, spare, spare.pop())
     return python["PinnedPool.reuse"](self, nbytes)
@@ -88,11 +92,11 @@ cdef object new_storage(object pool, int64_t nbytes):
     if not isa(pool, MemoryPool) or not holds(pool, at_max_bytes, None):
         return pool.reuse(nbytes)
     blocks = get(pool, at_blocks)
+    storage = PyType_GenericAlloc(classes[Storage], 0)  # first, as it owns the memory from then on
+    put(storage, at_owner_of_memory, pool)
     memory = take(blocks, room) if isa(blocks, CudaPool) else blocks.reuse(room)
     if memory is None:
         return None
-    storage = PyType_GenericAlloc(classes[Storage], 0)
-    put(storage, at_owner_of_memory, pool)
     put(storage, at_memory, memory)
     for i in (at_writer, at_graphs, at_links, at_maps):
         put(storage, i, None)
@@ -104,15 +108,14 @@ cdef object new_storage(object pool, int64_t nbytes):
 
 
 def Storage___del__(self):
-    cdef PyObject* memory
-    cdef object pool
+    cdef object memory, pool
     if on and isa(self, Storage):
-        memory = na_get(<PyObject*>self, where[at_memory])
-        if memory == NULL:
+        memory = get_or_none(self, at_memory)
+        if memory is None:
             return
         pool = get(self, at_owner_of_memory)
         if isa(pool, MemoryPool) and holds(pool, at_max_bytes, None) and (
-            give_back(get(pool, at_blocks), <object>memory)
+            give_back(get(pool, at_blocks), memory)
         ):
             return
     python["Storage.__del__"](self)
@@ -136,13 +139,13 @@ cdef object new_tensor(object device, object storage, object spec):
 
 
 def DeviceArray___del__(self):
-    cdef PyObject* storage = NULL
+    cdef object storage
     if on and isa(self, Tensor):
-        storage = na_get(<PyObject*>self, where[at_storage])
-        if storage == NULL or storage == <PyObject*>None:
+        storage = get_or_none(self, at_storage)
+        if storage is None:
             return
-        if isa(<object>storage, Storage):
-            put(<object>storage, at_holders, get(<object>storage, at_holders) - 1)
+        if isa(storage, Storage):
+            put(storage, at_holders, get(storage, at_holders) - 1)
             return
     python["DeviceArray.__del__"](self)
 

@@ -313,7 +313,8 @@ def add_values(tuple ops, list started, list values):
     cdef Py_ssize_t i
     if not on:
         return python["add_values"](ops, started, values)
-    for i in range(PyList_GET_SIZE(values), PyList_GET_SIZE(started)):
+    while PyList_GET_SIZE(values) < PyList_GET_SIZE(started):
+        i = PyList_GET_SIZE(values)
         if not is_well(started[i]):
             return
         values.append(value_of(ops[i]))

@@ -226,9 +226,10 @@ cdef inline object get(object o, int at):
     return <object>value
 
 
-cdef inline PyObject* peek(PyObject* o, int at) noexcept:
-    """The object in a slot that is never empty, borrowed."""
-    return na_get(o, where[at])
+cdef inline object get_or_none(object o, int at):
+    """The object in a slot that may be empty."""
+    cdef PyObject* value = na_get(<PyObject*>o, where[at])
+    return None if value == NULL else <object>value
 
 
 cdef inline void put(object o, int at, object value) noexcept:
@@ -238,3 +239,33 @@ cdef inline void put(object o, int at, object value) noexcept:
 cdef inline bint holds(object o, int at, object value) noexcept:
     """Whether a slot holds this very object."""
     return na_get(<PyObject*>o, where[at]) == <PyObject*>value
+
+
+cdef inline object found(object entries, object key):
+    """The value of a key of a dict, or None. A dict lends its values, and comparing keys may run
+    Python code.
+    """
+    cdef PyObject* value = PyDict_GetItemWithError(entries, key)
+    return None if value == NULL else <object>value
+
+
+cdef inline tuple new_tuple(Py_ssize_t count):
+    """A tuple with empty places. The collector, and so `gc.get_objects`, shows it to nobody until
+    it is `complete`.
+    """
+    cdef tuple items = PyTuple_New(count)
+    if count:
+        PyObject_GC_UnTrack(<PyObject*>items)
+    return items
+
+
+cdef inline void put_item(tuple items, Py_ssize_t i, object value) noexcept:
+    """Put a value into an empty place."""
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(items, i, value)
+
+
+cdef inline void complete(tuple items) noexcept:
+    """Show the collector a new tuple, whose places are filled."""
+    if PyTuple_GET_SIZE(items):
+        PyObject_GC_Track(<PyObject*>items)

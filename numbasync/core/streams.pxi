@@ -202,9 +202,11 @@ cdef int note_passed(object stream, object number) except -1:
 
 
 def Stream_wait_until_idle(stream):
+    cdef object queue  # which keeps the driver's stream, while this thread waits for it
     cdef DriverStream calls = None
     if on and isa(stream, Stream) and is_open(stream) and holds(stream, at_follows, None):
-        calls = calls_of(get(stream, at_backend))
+        queue = get(stream, at_backend)
+        calls = calls_of(queue)
     if calls is not None:
         number = get(stream, at_sequence)
         try:

@@ -60,18 +60,19 @@ cdef object enqueue_full(object self, object submission, object pool):
 cdef bint is_filled(DriverStream calls, object storage, object value, int64_t nbytes) except -1:
     """Fill new memory, if the driver has a fill of such elements; whether it has."""
     global pattern_of, pattern_unit, pattern_number
-    cdef int result
+    cdef int unit, result
+    cdef unsigned number
     cdef uint64_t address
     cdef fill_t fill
     if calls is None or not isa(get(storage, at_memory), CudaMemory):
         return False
-    if value is not pattern_of:
-        pattern_unit, pattern_number = python["pattern"](value)
-        pattern_of = value
-    if pattern_unit > 4:
+    if value is pattern_of:
+        unit, number = pattern_unit, pattern_number
+    else:
+        unit, number = python["pattern"](value)
+        pattern_unit, pattern_number, pattern_of = unit, number, value
+    if unit > 4:
         return False
-    cdef int unit = pattern_unit
-    cdef unsigned number = pattern_number
     if na_is_elsewhere(calls.ordinal):
         enter(calls.device)
     fill = fill_8 if unit == 1 else fill_16 if unit == 2 else fill_32
@@ -122,6 +123,7 @@ cdef bint is_copied(object array, object spec, object block, int64_t nbytes) exc
     """Copy the elements of an array to a page-locked block, if they lie as they will there."""
     cdef Py_buffer source
     cdef tuple shape = get(spec, at_spec_shape)
+    cdef void* target = place_of(block)
     cdef int i
     cdef bint fits
     if type(array) is not ndarray or array.dtype is not get(spec, at_spec_dtype):
@@ -134,7 +136,7 @@ cdef bint is_copied(object array, object spec, object block, int64_t nbytes) exc
     for i in range(source.ndim if fits else 0):
         fits = fits and source.shape[i] == <Py_ssize_t>shape[i]
     if fits:
-        memcpy(place_of(block), source.buf, nbytes)
+        memcpy(target, source.buf, nbytes)
     PyBuffer_Release(&source)
     return fits
 
@@ -195,7 +197,7 @@ cdef object enqueue_download(object self, object submission, object pool):
     try:
         if not holds(storage, at_fast_path_device, backend):
             return False
-        if is_busy_elsewhere(peek(<PyObject*>storage, at_writer), stream):
+        if is_busy_elsewhere(get(storage, at_writer), stream):
             return False
         retain(submission, storage, block, nbytes)
         queue = get(stream, at_backend)
@@ -212,13 +214,15 @@ cdef object enqueue_download(object self, object submission, object pool):
 
 
 def try_copy_across(submission, dst, src, bint is_new=False):
-    cdef object stream, backend, source, near, far
+    cdef object stream, queue, backend, source, near, far
     cdef DriverStream calls = None
     cdef Lock first, second
     if is_plain_submission(submission) and is_all_of_its_storage(dst) and is_all_of_its_storage(src):
         stream, source = get(submission, at_stream), get(src, at_device_of)
         near, far = get(dst, at_storage), get(src, at_storage)
-        calls = calls_of(get(stream, at_backend))
+        nbytes = get(get(dst, at_kind), at_spec_nbytes)
+        queue = get(stream, at_backend)
+        calls = calls_of(queue)
     if calls is None or not is_plain_memory(near) or not is_plain_memory(far):
         return python["try_copy_across"](submission, dst, src, is_new)
     backend = get(get(stream, at_device), at_device_backend)
@@ -234,13 +238,12 @@ def try_copy_across(submission, dst, src, bint is_new=False):
             not holds(far, at_fast_path_device, get(source, at_device_backend))
         ):
             return False
-        if is_busy_elsewhere(peek(<PyObject*>far, at_writer), stream):
+        if is_busy_elsewhere(get(far, at_writer), stream):
             return False
         if not is_new:
             for one in [get(near, at_writer), *(<dict>get(near, at_readers)).values()]:
-                if is_busy_elsewhere(<PyObject*>one, stream):
+                if is_busy_elsewhere(one, stream):
                     return False
-        nbytes = get(get(dst, at_kind), at_spec_nbytes)
         retain(submission, near, far, nbytes)
         copy_from_peer(calls, near, far, backend, get(source, at_device_backend), nbytes)
         record_reader(far, stream, submission)

@@ -57,11 +57,11 @@ def submit(call: Callable[[], object]) -> None:
                     threading.Thread(
                         target=_work, args=(_calls,), name="numbasync-copy", daemon=True
                     ).start()
-                except RuntimeError:  # the interpreter is shutting down, or no threads are left
+                except BaseException as error:
                     _started -= 1
-                    if not _started:
+                    if not _started or not isinstance(error, RuntimeError):
                         raise
-                    break
+                    break  # the interpreter is shutting down, or no threads are left
     _calls.put(call)
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from numbasync.backend.protocols import Prerequisite
 from numbasync.fork import in_child
+from numbasync.threads import submit
 
 _workers: ThreadPoolExecutor | None = None
 
@@ -52,15 +54,15 @@ def beside(
     future: Any = getattr(need, "future", None)
     if future is not None:
         return future(if_closed)  # type: ignore[no-any-return]
-    return on_worker(lambda: _executor().submit(attempt, need), need, if_closed)
+    return on_worker(lambda: submit(_executor(), partial(attempt, need)), need, if_closed)
 
 
 def on_worker(
-    submit: Callable[[], Future[BaseException | None]],
+    give: Callable[[], Future[BaseException | None]],
     need: Prerequisite,
     if_closed: Callable[[], object],
 ) -> asyncio.Future[BaseException | None]:
-    """`beside`, for work that `submit` passes to a thread. If no thread can be started, `need` runs
+    """`beside`, for work that `give` passes to a thread. If no thread can be started, `need` runs
     on the calling thread.
     """
     loop = asyncio.get_running_loop()
@@ -79,7 +81,7 @@ def on_worker(
             if_closed()
 
     try:
-        job = submit()
+        job = give()
         job.add_done_callback(on_complete)
     except RuntimeError:  # no thread can be started
         set_result(attempt(need))

@@ -33,7 +33,8 @@ def main(arguments: list[str]) -> int:
             **os.environ, "PYTHONPATH": path, "NUMBASYNC_NATIVE": "1", "PYTHONMALLOC": "malloc",
             "LD_PRELOAD": name.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0",
         }  # fmt: skip
-        tests = arguments or [*TESTS, "tests/launch/test_fast_calls.py"]
+        others = "tests/native/test_every_moment.py", "tests/launch/test_fast_calls.py"
+        tests = arguments or [*TESTS, *others]
         command = [sys.executable, "-X", "dev", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         return subprocess.run([*command, *tests], cwd=folder, env=env, check=False).returncode
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import numbasync as na
 from numbasync import native
 from numbasync.backend.protocols import counters
+from numbasync.errors import MovedError
 from tests.common import add_one, saxpy
 from tests.native.null_device import launches
 
@@ -181,3 +183,28 @@ def test_a_lock_of_the_core(null: na.Device) -> None:
     lock.release()
     with pytest.raises(RuntimeError, match="un-acquired"):
         lock.release()
+
+
+@pytest.mark.filterwarnings("ignore:.*was never awaited")  # of operations that were refused
+def test_a_tensor_is_moved_and_freed_by_another_thread(null: na.Device, on: bool) -> None:
+    z, x = (na.zeros(8).sync() for _ in range(2))
+    saxpy(z, 1.0, x).sync()
+    views: deque[na.Tensor] = deque()
+    is_over = False
+
+    def launch() -> None:
+        nonlocal is_over
+        stream = null.new_stream()
+        for _ in range(300):
+            view = na.zeros(8).sync_on(stream)[0:]
+            views.append(view)
+            with suppress(MovedError):
+                saxpy(view, 1.0, x).sync_on(stream)
+        is_over = True
+
+    def move() -> None:
+        while not is_over:
+            with suppress(IndexError, MovedError):
+                views.pop().take()
+
+    together(launch, move)

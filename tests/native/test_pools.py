@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from functools import partial
 from typing import Any
@@ -111,3 +112,27 @@ def test_a_page_locked_block_returns_with_its_last_holder(on: bool) -> None:
     again_for_less = pool.reuse(100)
     assert again_for_less.address != first
     assert len(again_for_less) == 4096
+
+
+@both_ways
+def test_page_locked_blocks_in_garbage_cycles_return(on: bool) -> None:
+    pinned = pytest.importorskip("numbasync.backend.cuda.pinned_memory", exc_type=ImportError)
+    native.switch(on)
+    pool = pinned.PinnedPool(None)
+    memory = np.arange(16 * 4096, dtype=np.uint8)
+    pool._slab, pool._left = memory.ctypes.data, memory.nbytes
+    for _ in range(8):
+        cycle: list[Any] = [pool.reuse(4096)]
+        cycle += [cycle, np.frombuffer(pool.reuse(4096), np.uint8)]
+    del cycle
+    gc.collect()
+    assert len(set(pool._sizes[4096].spare)) == 16
+
+
+def test_a_block_that_is_not_made_returns_no_address() -> None:
+    wrong: Any = None
+    spare: list[int] = []
+    for arguments in ((16, wrong, 4096), ("16", spare, 4096), (16, spare, "4096")):
+        with pytest.raises(TypeError):
+            native.core.Block(*arguments)
+    assert spare == []

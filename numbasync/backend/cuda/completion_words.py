@@ -53,12 +53,17 @@ class CompletionCounters:
 
     def __init__(self) -> None:
         self._spare: list[CompletionCounter] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser inside `take` may give one back
 
     def take(self) -> CompletionCounter:
+        """A counter that nobody uses.
+
+        Raises:
+            OutOfDeviceMemoryError: a page of them cannot be locked.
+        """
         with self._lock:
             if not self._spare:
-                self._spare = self._page()
+                self._spare += self._page()
             return self._spare.pop()
 
     def give(self, word: CompletionCounter) -> None:
@@ -74,6 +79,7 @@ class CompletionCounters:
             fail(result, "cuMemHostAlloc")
         result, mapped = cu.cuMemHostGetDevicePointer(address, 0)
         if result:
+            cu.cuMemFreeHost(address)
             fail(result, "cuMemHostGetDevicePointer")
         ctypes.memset(int(address), 0, PAGE_BYTES)
         page = (ctypes.c_uint32 * (PAGE_BYTES // 4)).from_address(int(address))

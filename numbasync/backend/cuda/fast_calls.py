@@ -47,13 +47,20 @@ def calls() -> Calls | None:
 
 
 def begin() -> None:
-    """Start to compile the calls, unless compilation has been started before."""
+    """Start to compile the calls, unless compilation has been started before, or no thread can be
+    started now.
+    """
     global _thread, _why_not
     with _lock:
         if _thread is None:
             _why_not = "they are being compiled"
-            _thread = threading.Thread(target=_make, name="numbasync-native", daemon=True)
-            _thread.start()
+            thread = threading.Thread(target=_make, name="numbasync-native", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                _why_not = f"{type(error).__name__}: {error}"
+            else:
+                _thread = thread
 
 
 def ready() -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _lock = threading.Lock()
@@ -20,7 +21,8 @@ _begun = False
 
 
 def host_function() -> int:
-    """The address of the compiled function, or 0 while another thread compiles it.
+    """The address of the compiled function, or 0 while another thread compiles it, or until that
+    thread can be started.
 
     The function's argument is the address of a word that holds an eventfd's number plus one. The
     function sets the word to 0, and adds one to the eventfd. It does not run behind a fault: the
@@ -30,8 +32,9 @@ def host_function() -> int:
     if not _function:
         with _lock:
             if not _begun:
-                _begun = True
-                threading.Thread(target=_compile, name="numbasync-wakeup", daemon=True).start()
+                with suppress(RuntimeError):
+                    threading.Thread(target=_compile, name="numbasync-wakeup", daemon=True).start()
+                    _begun = True
     return _function
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numbasync.backend.cuda.driver import cu, enter, error_of
 from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.backend.device_facts import SMALL_BLOCK
-from numbasync.errors import OutOfDeviceMemoryError
+from numbasync.errors import DeviceLostError, OutOfDeviceMemoryError
 from numbasync.native import compiled, core, known
 
 if TYPE_CHECKING:
@@ -180,14 +180,18 @@ class PinnedPool:
             self._slab, self._left = self._slab + nbytes, self._left - nbytes
 
     def _lock_pages(self, nbytes: int) -> int:
+        self._start_unlocking()  # here, since at exit a finaliser cannot start a thread
         enter(self._device)
         result, address = cu.cuMemHostAlloc(nbytes, cu.CU_MEMHOSTALLOC_PORTABLE)
         if result:
+            error = error_of(result, "cuMemHostAlloc")
+            if isinstance(error, DeviceLostError):
+                raise error
             raise OutOfDeviceMemoryError(
-                f"{nbytes:,} bytes of page-locked host memory cannot be had: "
-                f"{error_of(result, 'cuMemHostAlloc')}"
+                f"{nbytes:,} bytes of page-locked host memory cannot be had: {error}\n"
+                "Drop arrays of na.pinned that are no longer needed, copy less at a time, or raise "
+                "the limit: `ulimit -l`, or the container's memory."
             )
-        self._start_unlocking()  # here, since at exit a finaliser cannot start a thread
         return int(address)
 
     def _size(self, nbytes: int) -> _Size:
@@ -211,13 +215,18 @@ class PinnedPool:
         self._surplus.put(address)  # reentrant, as a finaliser may interrupt `put`
 
     def _start_unlocking(self) -> None:
+        """Start the thread that unlocks pages. Where it cannot be started, the blocks wait for the
+        next time.
+        """
         with self._lock:
             if self._unlocking is None:
-                self._unlocking = threading.Thread(
+                thread = threading.Thread(
                     target=_unlock, args=(self._surplus, self._device), daemon=True,
                     name="numbasync-unlock",
                 )  # fmt: skip
-                self._unlocking.start()
+                with contextlib.suppress(RuntimeError):
+                    thread.start()
+                    self._unlocking = thread
 
 
 def _unlock(surplus: queue.SimpleQueue[int], device: Gpu) -> None:

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +37,7 @@ from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError, UnsupportedKernelError
 from numbasync.native import compiled, known
+from numbasync.threads import submit
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.protocols import Workers
@@ -228,9 +230,10 @@ class Compiled(ProcessorCode):
                 except BaseException as error:
                     failed.append((part, error))
 
-        others = []
-        with contextlib.suppress(RuntimeError):  # at interpreter exit there are no new threads
-            others += [helpers().submit(work) for _ in range(workers() - 1)]
+        others: list[Future[None]] = []  # one by one: those that have begun are waited for
+        with contextlib.suppress(RuntimeError):  # no more threads can be started
+            for _ in range(workers() - 1):
+                others.append(submit(helpers(), work))
         work()
         for other in others:
             other.result()

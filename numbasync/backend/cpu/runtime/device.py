@@ -26,7 +26,7 @@ from numbasync.backend.cpu.runtime.seeded import stepping
 from numbasync.backend.cpu.runtime.streams import CpuEvent, CpuStream
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import Checks, Command, CompletionPath, Peaks, counters
-from numbasync.errors import DeviceMismatchError, DTypeError
+from numbasync.errors import DeviceMismatchError, DTypeError, OutOfDeviceMemoryError
 from numbasync.fork import in_child
 from numbasync.layout import is_bfloat16
 
@@ -93,10 +93,20 @@ class CpuDevice:
         return CpuPool(f"cpu:{self.ordinal}", self.total_memory, self._poisons)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return CpuMemory(nbytes).bytes
+        try:
+            return CpuMemory(nbytes).bytes
+        except MemoryError as error:
+            raise OutOfDeviceMemoryError(
+                f"the system has no {nbytes:,} bytes of host memory left for cpu:{self.ordinal}.\n"
+                "Drop arrays that are no longer needed, or copy less at a time."
+            ) from error
 
-    def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return np.empty(nbytes, np.uint8)  # not aligned as `CpuMemory`, which takes microseconds
+    def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        try:
+            # Not aligned as `CpuMemory`, which takes microseconds.
+            return np.empty(nbytes, np.uint8)
+        except MemoryError:
+            return None  # `host_buffer`, which the caller tries next, reports the size
 
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]

@@ -16,6 +16,7 @@ from numbasync.backend.cpu.runtime.workers import (
     Engine,
     changed,
     open_blocker,
+    run_here,
     state,
     wait_for,
 )
@@ -203,7 +204,11 @@ class CpuStream:
             self._queue.append(entry)
             if not self._owned:
                 self._owned = True
-                self.engine.schedule(self)
+                if not self.engine.schedule(self):
+                    self._queue.pop()
+                    self._pushed -= 1
+                    self._owned = False
+                    raise self.engine.refusal()
 
     @compiled
     def _enter(self) -> bool:
@@ -223,8 +228,10 @@ class CpuStream:
         with state:
             self._working = False
             self.engine.leave()
-            if self._goes_on():  # more entries may have been enqueued meanwhile
-                self.engine.schedule(self)
+            # More entries may have been enqueued meanwhile.
+            has_thread = not self._goes_on() or self.engine.schedule(self)
+        if not has_thread:
+            run_here([self])
 
     def write(self, sequence: int) -> None:
         self.push(sequence, is_short=True)
@@ -362,5 +369,5 @@ class CpuStream:
         front = self._queue[0] if self._queue else None
         if self._owned and not (isinstance(front, Blocker) and self in front.parked):
             self._owned = bool(self._queue)
-            if self._owned:
-                self.engine.schedule(self)
+            if self._owned and not self.engine.schedule(self):
+                self.engine.keep_ready(self)

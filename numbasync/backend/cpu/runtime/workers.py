@@ -12,12 +12,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from numbasync.backend.cpu.protocols import Schedulable, Stepping
 from numbasync.backend.protocols import Checks, counters
+from numbasync.errors import DeviceError
 from numbasync.native import core, known
+from numbasync.threads import refused
 
 STEP_PAUSE = 0.001
 IDLE_SECONDS = 2.0  # a worker ends after this time without work
@@ -97,11 +99,19 @@ def open_blocker(blocker: Blocker) -> None:
         blocker.open = True
         parked, blocker.parked = blocker.parked, []
         calls, blocker.calls = blocker.calls, []
-        for stream in parked:
-            stream.engine.schedule(stream)
+        left = [stream for stream in parked if not stream.engine.schedule(stream)]
         changed.notify_all()
     for call in calls:
         call()
+    run_here(left)
+
+
+def run_here(streams: Iterable[Schedulable]) -> None:
+    """Run streams that no thread runs, as none can be started, on the thread that made them ready:
+    their operations were submitted before, so nobody else can be told.
+    """
+    for stream in streams:
+        stream.engine.run_here(stream)
 
 
 # The steppers of engines that have no threads now: waiting threads step them.
@@ -131,8 +141,8 @@ class Engine:
     """
 
     __slots__ = (
-        "__weakref__", "_idle", "_most", "_name", "_ready", "_running", "_threads", "checks",
-        "stepper", "stopping", "streams",
+        "__weakref__", "_idle", "_most", "_name", "_ready", "_running", "_threads", "_why_not",
+        "checks", "stepper", "stopping", "streams",
     )  # fmt: skip
     is_forking: ClassVar[bool] = False
 
@@ -143,6 +153,7 @@ class Engine:
         self._running = 0
         self._idle = 0
         self._threads: set[threading.Thread] = set()
+        self._why_not: BaseException = RuntimeError("no thread")  # the latest that did not start
         self.streams: weakref.WeakSet[Schedulable] = weakref.WeakSet()
         self.stopping = False
         self.stepper: Stepping | None = None
@@ -157,19 +168,55 @@ class Engine:
     def owns(self, thread: threading.Thread) -> bool:
         return thread in self._threads
 
-    def schedule(self, stream: Schedulable) -> None:
-        """Make `stream` ready for a thread. The caller holds `changed` and owns the stream."""
+    def schedule(self, stream: Schedulable) -> bool:
+        """Make `stream` ready for a thread. The caller holds `changed` and owns the stream, and
+        still owns it if this is False: there is no thread, and none can be started.
+        """
         self._ready.append(stream)
         if self.stepper is not None:
-            return
+            return True
         if self._idle:
             changed.notify_all()
         if len(self._ready) > self._idle and len(self._threads) < self._most and not self.stopping:
-            thread = threading.Thread(
-                target=self._work, name=f"numbasync-{self._name}-{len(self._threads)}", daemon=True
-            )
-            self._threads.add(thread)
+            try:
+                self._start_thread()
+            except RuntimeError as error:
+                if not self._threads:  # else the others go on, one fewer
+                    self._ready.remove(stream)
+                    self._why_not = error.with_traceback(None)
+                    return False
+        return True
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(
+            target=self._work, name=f"numbasync-{self._name}-{len(self._threads)}", daemon=True
+        )
+        self._threads.add(thread)
+        try:
             thread.start()
+        except BaseException:  # ^C may also come when it runs already: then it notes itself
+            self._threads.discard(thread)
+            raise
+
+    def run_here(self, stream: Schedulable) -> None:
+        """Run a stream that the caller owns on the calling thread."""
+        with state:
+            self._running += 1
+        try:
+            while stream.run_one():
+                pass
+        finally:
+            with state:
+                self._running -= 1
+                changed.notify_all()
+
+    def keep_ready(self, stream: Schedulable) -> None:
+        """Leave a stream to the thread that will be started for another one."""
+        self._ready.append(stream)
+
+    def refusal(self) -> DeviceError:
+        """The error of an entry for which `schedule` found no thread."""
+        return refused(f"work of {self._name}", self._why_not)
 
     # --- without threads ---
 
@@ -183,9 +230,9 @@ class Engine:
                 stepped.remove(self.stepper)
             self.stepper = stepper
             ready, self._ready = self._ready, deque()
-            for stream in ready:
-                self.schedule(stream)
+            left = [stream for stream in ready if not self.schedule(stream)]
             changed.notify_all()
+        run_here(left)
 
     def draw(self, choose: Callable[[int], int]) -> Schedulable | None:
         """A ready stream, which the caller must run now and then `put_back`; None if none is."""
@@ -207,9 +254,10 @@ class Engine:
     def put_back(self, stream: Schedulable, goes_on: bool) -> None:
         with state:
             self._running -= 1
-            if goes_on:
-                self.schedule(stream)
+            has_thread = not goes_on or self.schedule(stream)
             changed.notify_all()
+        if not has_thread:
+            run_here([stream])
 
     def now_ns(self) -> int:
         return time.perf_counter_ns() if self.stepper is None else self.stepper.now_ns()
@@ -250,6 +298,8 @@ class Engine:
                 stream.start_over()
 
     def _work(self) -> None:
+        with changed:
+            self._threads.add(threading.current_thread())
         while True:
             with changed:
                 self._idle += 1

@@ -1,0 +1,79 @@
+"""Threads that cannot be started: the error that says so, and calls that leave nothing behind.
+
+The system limits the threads of a user, and a container those inside it. A limit that is met for a
+moment may cost the operation that needs the thread, and no later one.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from numbasync.errors import DeviceError
+
+T = TypeVar("T")
+
+
+def refused(work: str, why: BaseException) -> DeviceError:
+    """The error of work that needs a thread, which the system does not start."""
+    return DeviceError(
+        f"no thread can be started for {work} ({why}): it is refused, and the next call tries "
+        "again.\n"
+        "End threads that are not needed, or raise the limit: `ulimit -u` shows the user's, and a "
+        "container has one of its own (pids)."
+    )
+
+
+def start(thread: threading.Thread, work: str) -> None:
+    """Start a thread.
+
+    Raises:
+        DeviceError: the system starts no more of them.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise refused(work, error) from error
+
+
+def submit(executor: Executor, call: Callable[[], T]) -> Future[T]:
+    """`executor.submit`. Where no thread can be started for it, `call` is not run later either; an
+    executor would keep it for the thread of a later one.
+
+    Raises:
+        RuntimeError: no thread can be started, or the executor is shut down.
+    """
+    future: Future[T] = Future()
+    try:
+        executor.submit(_run, future, call)
+    except RuntimeError:
+        if future.cancel():
+            raise
+    return future
+
+
+def call(function: Callable[[], T], name: str) -> Future[T]:
+    """Run `function` on a thread of its own, with the variables of the calling context.
+
+    Raises:
+        DeviceError: no thread can be started.
+    """
+    future: Future[T] = Future()
+    context: Any = contextvars.copy_context()
+    thread = threading.Thread(
+        target=context.run, args=(_run, future, function), name=name, daemon=True
+    )
+    start(thread, name)
+    return future
+
+
+def _run(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
