@@ -18,7 +18,15 @@ from numbasync.backend.bfloat16_type import from_dtype
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.barrier_regions import BarrierRegions
 from numbasync.backend.cpu.compiler.bounds_hoisting import BoundsHoisting
-from numbasync.backend.cpu.compiler.control_flow import alone, counted, plain, threads
+from numbasync.backend.cpu.compiler.control_flow import (
+    alone,
+    counted,
+    plain,
+    threads,
+    with_own_parameters,
+    with_seams,
+)
+from numbasync.backend.cpu.compiler.kept_types import KeptTypes, kept_types
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.pipeline import Pipeline, inferred
 from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, Program
@@ -108,11 +116,12 @@ def _generated(
         call = ast.parse(f"_thread({ALL}{parameters})").body
         body = _indented(_text(threads(call, program), 0), 2)
     else:
+        program.body = with_own_parameters(program, program.body)
         uniform = Uniform(program)
         if counted(program, uniform):
             uniform = Uniform(program)
-        seen = _types(program, argument_types, names)
-        written = BarrierRegions(program, uniform, seen).write()
+        kept = _types(program, argument_types, names, uniform)
+        written = BarrierRegions(program, uniform, kept).write()
         _fix(program, names, options)
         body = _indented(_text(written, 0), 2)
     if program.cooperative:
@@ -167,13 +176,14 @@ def _with_hoisted_checks(
 
 
 def _types(
-    program: Program, argument_types: tuple[Any, ...], names: dict[str, Any]
-) -> dict[str, Any]:
-    """Numba's type of every variable."""
+    program: Program, argument_types: tuple[Any, ...], names: dict[str, Any], uniform: Uniform
+) -> KeptTypes:
+    """Numba's types of the variables."""
     parameters = "".join(f", {p}" for p in program.parameters)
-    source = f"def _plain({ALL}{parameters}):\n" + _text(
-        plain(program) if program.checked else checked_elements.shortened(plain(program))
-    )
+    body = plain(with_seams(program.body, uniform))
+    if not program.checked:
+        body = checked_elements.shortened(body)
+    source = f"def _plain({ALL}{parameters}):\n" + _text(body)
     function = _defined(source, names, "_plain")
     context: Any = cpu_target.typing_context
     target: Any = cpu_target.target_context
@@ -182,7 +192,18 @@ def _types(
         context.refresh()
         target.refresh()
         code = compiler.run_frontend(function)
-        return inferred(context, target, code, arguments)
+        kept = kept_types(*inferred(context, target, code, arguments), context)
+    if kept.has_clashes():
+        generated = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+        kept.origins = {
+            there.lineno: here
+            for here, there in zip(_statements(body), _statements(generated), strict=True)
+        }
+    return kept
+
+
+def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    return [n for n in ast.walk(ast.Module(body, [])) if isinstance(n, ast.stmt)]
 
 
 def _defined(source: str, names: dict[str, Any], name: str) -> Any:

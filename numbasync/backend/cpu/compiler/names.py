@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import linecache
+import os
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,12 +41,20 @@ class UntranslatableError(Exception):
     Attributes:
         what: the construct, for a message.
         line: where it is in its file.
+        file: the name of that; empty if it is the kernel's.
     """
 
     def __init__(self, what: str, node: ast.AST | None = None) -> None:
         self.what = what
         self.line = getattr(node, "lineno", 0)
+        self.file: str = getattr(node, "file", "")
         super().__init__(f"{what}, line {self.line}" if self.line else what)
+
+    def text(self, kernel: types.FunctionType) -> str:
+        """What is written in the line; empty if it is in none."""
+        file = self.file or kernel.__code__.co_filename
+        source = linecache.getline(file, self.line).strip() if self.line else ""
+        return f"\n  {os.path.basename(file)}, line {self.line}: {source}" if source else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +247,11 @@ class InnerScope(Scope):
             assert self.outer is not None  # as of every inner function
             return self.outer.type_of(node)
         return super().type_of(node)
+
+
+def user_name(name: str) -> str:
+    """What a variable of generated code is called in the user's."""
+    return name.removeprefix("_own_").rpartition("_")[0]
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:

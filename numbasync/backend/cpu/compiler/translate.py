@@ -271,9 +271,14 @@ class _Function(Calls):
             hint = " (write if and elif)" if isinstance(statement, ast.Match) else ""
             raise UntranslatableError(f"a `{name}` statement{hint}", statement)
         outer, self._before = self._before, []
+        file = self._function.__code__.co_filename
+        statement.file = file  # type: ignore[attr-defined]
         try:
             statements = self._lowered(statement)
             return [*self._before, *statements]
+        except UntranslatableError as error:
+            error.file = error.file or file
+            raise
         finally:
             self._before = outer
 

@@ -74,9 +74,11 @@ def _compiled(
         raise
     except Exception as error:  # Numba raises many classes
         numba_cuda.check(dispatcher, keys)  # a refusal on a GPU is the better reason
+        is_known = isinstance(error, UntranslatableError)
+        text = error.text(dispatcher.py_func) if is_known else ""
         raise UnsupportedKernelError(
             f"kernel {dispatcher.py_func.__name__} is not compiled on the CPU device, though it is "
-            f"for a GPU: {_reason(error)}."
+            f"for a GPU: {_reason(error)}.{text}"
         ) from error
 
 
