@@ -87,7 +87,7 @@ class BarrierRegions(PerThreadVariables):
                     uses.setdefault(name, set()).add(region)
 
         def again(region: list[ast.stmt], in_loop: bool) -> None:
-            """What a region reads in one round of a loop, the region may have written in another."""
+            """What a region reads in one round of a loop it may have written in another."""
             if in_loop and region:
                 for name in read_first(region)[0] & self._uniform.varying:
                     if name not in HIDDEN:

@@ -284,12 +284,9 @@ class Expressions(Parts):
         if node.keywords:
             raise UntranslatableError("keywords of a function of cuda or math", node)
         if callee in (min, max) and len(arguments) != 2:
-            if len(arguments) < 2:
-                return self._call(callee, arguments)  # a tuple
-            result = arguments[0]
-            for more in arguments[1:]:
-                result = self._call(function, [result, more])
-            return result
+            # A GPU has an instruction for two floats; the items of a tuple, and more than two, are
+            # compared one after the other, as Numba does everywhere.
+            return self._call(callee, arguments)
         return self._call(function, arguments)
 
     def _call(self, function: Any, arguments: list[ast.expr]) -> Any:

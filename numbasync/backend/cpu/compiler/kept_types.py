@@ -116,8 +116,8 @@ def _clash(kinds: Iterable[tuple[Any, int]]) -> Clash:
 def _type_of_place(own: dict[str, tuple[Any, int]], uses: _Uses, context: Any) -> Any:
     crossing: list[tuple[Any, Any]] = []  # types of a value, and of what it is read as
     for value, (numba_type, _) in own.items():
-        for phi in uses.behind_seams(value):
-            crossing.append((numba_type, numba_type if phi is None else own[phi][0]))
+        met = uses.behind_seams(value)
+        crossing += [(numba_type, numba_type if phi is None else own[phi][0]) for phi in met]
     candidates = [t for pair in crossing for t in pair] or [t for t, _ in own.values()]
     for place in dict.fromkeys(candidates):
         # A value that nobody reads is put there, too.
