@@ -395,5 +395,5 @@ def _check(r: Request, geometry: Geometry, limits: Limits, most: int) -> None:
         if extent > bound:
             raise LaunchError(
                 f"kernel {r.kernel}: a grid of {geometry.grid} has {extent} along {axis}, where "
-                f"the device allows {bound}.\n{fewer_blocks(axis, tiled is not None)}"
+                f"the device allows {bound}.\n{fewer_blocks(axis, bool(r.partitions))}"
             )

@@ -24,7 +24,7 @@ from numbasync.backend.cpu.compiler.names import (
     UntranslatableError,
     is_reassigned,
 )
-from numbasync.backend.cpu.compiler.program import ALL, parsed
+from numbasync.backend.cpu.compiler.program import ALL, Call, parsed
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.cpu.library.small_floats import known
 
@@ -122,6 +122,8 @@ class Calls(Instrumented):
                 arguments[name] = self._cast(arguments[name], numba_type)
         inner = self._within(function, bound, closure)
         inner._scope.parameter_types = types_of_passed
+        if closure is None:
+            inner._scope.call = Call(self._function, node.lineno)
         star = definition.args.vararg
         if star is not None:
             arguments[star.arg] = ast.Tuple(values[len(passed) :], ast.Load())

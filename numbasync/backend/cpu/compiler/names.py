@@ -81,8 +81,10 @@ class Scope:
         outer: the names of the function around it; None if there is none.
         owner: what writes the function's statements.
         parameter_types: Numba's types of its parameters, as far as they are known.
+        call: of a device function, the call for which it is written (`program.Call`).
     """
 
+    call: Any = None
     outer: Scope | None = None
     owner: Any = None
 

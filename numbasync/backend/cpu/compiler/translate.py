@@ -36,7 +36,15 @@ from numbasync.backend.cpu.compiler.names import (
     is_array_function,
     is_reassigned,
 )
-from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, ArrayShapes, Program, parsed
+from numbasync.backend.cpu.compiler.program import (
+    ALL,
+    HIDDEN,
+    PLACE,
+    Call,
+    GpuTypes,
+    Program,
+    parsed,
+)
 from numbasync.backend.cpu.compiler.vector_calls import is_vector_access
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.entry_points import types as numba_types
@@ -54,7 +62,7 @@ def translate(
     kernel: types.FunctionType,
     argument_types: Sequence[Any] = (),
     checked: bool = False,
-    array_shapes: ArrayShapes | None = None,
+    array_shapes: GpuTypes | None = None,
 ) -> Program:
     """The kernel's program.
 
@@ -173,6 +181,7 @@ class _Translation:
             if signatures:
                 self.program.declared[name] = signatures
             writer = _Function(self, function, in_kernel=False)
+            writer._scope.call = Call(None, 0)
             body = writer.block(writer.node.body)
             head = ast.parse(f"{ALL} = _c").body
             if not self.program.checked:
