@@ -62,7 +62,9 @@ class Calls(Instrumented):
             name = self._translation.device(function, signatures)
             arguments = self._in_order(node.args)
             if node.keywords:
-                raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
+                raise UntranslatableError(
+                    f"keywords in a call of {function.__name__} (pass them by position)", node
+                )
             first = parsed(f"({ALL})") if self._in_kernel else ast.Name("_c", ast.Load())
             return ast.Call(ast.Name(name, ast.Load()), [first, *arguments], [])
         if not self._in_kernel and has_barriers:

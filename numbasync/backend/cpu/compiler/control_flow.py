@@ -212,11 +212,19 @@ def counted(program: Program, uniform: Uniform) -> bool:
                 return node
             call = node.iter
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-                raise UntranslatableError("a loop of some threads with a barrier in it", node)
+                raise UntranslatableError(
+                    "a loop with a barrier in it over something else than a range (write `for i in "
+                    "range(n)`)",
+                    node,
+                )
             if program.names.get(call.func.id) is not range or not isinstance(
                 node.target, ast.Name
             ):
-                raise UntranslatableError("a loop of some threads with a barrier in it", node)
+                raise UntranslatableError(
+                    "a loop with a barrier in it over something else than a range (write `for i in "
+                    "range(n)`)",
+                    node,
+                )
             has_rewritten[0] = True
             n = len(program.names)
             program.names[f"_loop_{n}"] = None

@@ -18,6 +18,7 @@ from numbasync.backend.cpu.compiler.cuda_names import (
     AXES,
     BARRIERS,
     GRID_BARRIER,
+    INSTEAD,
     NOTHING,
     THIS_GRID,
     function,
@@ -85,6 +86,10 @@ class Expressions(Parts):
     # --- names ---
 
     def visit_Name(self, node: ast.Name) -> Any:
+        if self._is_grid(node):
+            raise UntranslatableError(
+                "a grid group as a value (call its sync in the kernel itself, g.sync())", node
+            )
         if node.id in self._scope.locals:
             node.id = self._own(node.id)
             return node
@@ -121,7 +126,7 @@ class Expressions(Parts):
             raise UntranslatableError(f"{name} as a value", node)
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
-            raise UntranslatableError(f"cuda.{name}", node)
+            raise UntranslatableError(f"cuda.{name}{INSTEAD.get(name, '')}", node)
         if isinstance(value, Intrinsic):
             value = intrinsic_of(value)
         is_of_users = not module.startswith(("numpy", "numba", "builtins"))

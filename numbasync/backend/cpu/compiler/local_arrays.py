@@ -124,8 +124,8 @@ def _of_earlier_call(
         line = calls[of_calls.index(MISSING)].line
         raise UntranslatableError(
             f"{function.__name__}, which has a shared array and is called with arguments of "
-            f"several types in line {line}, of which each has an array of its own (write each call in a "
-            "line of its own)",
+            f"several types in line {line}, of which each has an array of its own (write each call "
+            "in a line of its own)",
             node,
         )
     offsets = [offset for (_, offset), t in zip(earlier, of_calls[1:], strict=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
-import linecache
-import os
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,12 +47,6 @@ class UntranslatableError(Exception):
         self.line = getattr(node, "lineno", 0)
         self.file: str = getattr(node, "file", "")
         super().__init__(f"{what}, line {self.line}" if self.line else what)
-
-    def text(self, kernel: types.FunctionType) -> str:
-        """What is written in the line; empty if it is in none."""
-        file = self.file or kernel.__code__.co_filename
-        source = linecache.getline(file, self.line).strip() if self.line else ""
-        return f"\n  {os.path.basename(file)}, line {self.line}: {source}" if source else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +143,8 @@ class Scope:
             if isinstance(a, int) and isinstance(b, int):
                 return _OPERATORS[type(node.op)](a, b)
             return MISSING
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return self._is_none(node.left, node.ops[0], node.comparators[0])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.constant(node.operand)
             return -value if isinstance(value, int) else MISSING
@@ -181,6 +175,16 @@ class Scope:
         if isinstance(value, property):
             return MISSING  # `cuda.threadIdx.x`, of which every thread has its own
         return int(value) if isinstance(value, np.integer) else value
+
+    def _is_none(self, value: ast.expr, operator: ast.cmpop, other: ast.expr) -> Any:
+        """The value of `value is None`, or of `is not`, if the type of a parameter tells it."""
+        is_test = isinstance(operator, ast.Is | ast.IsNot)
+        if not (is_test and isinstance(other, ast.Constant) and other.value is None):
+            return MISSING
+        numba_type = self.type_of(value)
+        if numba_type is MISSING or isinstance(numba_type, numba_types.Optional):
+            return MISSING
+        return isinstance(numba_type, numba_types.NoneType) == isinstance(operator, ast.Is)
 
     def type_of(self, node: ast.AST) -> Any:
         """Numba's type of an expression of parameters; MISSING if it is not known."""

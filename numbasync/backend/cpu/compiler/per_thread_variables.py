@@ -88,7 +88,9 @@ class PerThreadVariables:
         if all(isinstance(p, types.Number | types.Boolean) for p in parts):
             return numba_type
         raise UntranslatableError(
-            f"{user_name(name)}, a {numba_type} that is used across a barrier", self._first(name)
+            f"{user_name(name)}, a {numba_type} that is used across a barrier (keep its "
+            "numbers in variables of their own)",
+            self._first(name),
         )
 
     def _is_local_array(self, name: str) -> bool:

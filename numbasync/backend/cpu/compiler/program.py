@@ -114,6 +114,7 @@ class Program:
         has_inlined: whether overloads are written out in it, whose indices Numba must check.
         doubtful: sources of which numba-cuda must say whether they compile for a GPU.
         array_shapes: what numba-cuda knows of the kernel, if it may be asked.
+        generated: the source of each generated function, and the statements of which it was made.
         shared_of_functions: offsets of the shared arrays of device functions, by where they are
             made, with a call of the function for each.
         has_vectors: whether it accesses several elements at once, at addresses that must fit.
@@ -139,6 +140,7 @@ class Program:
     row: bool = False
     doubtful: list[str] = field(default_factory=list)
     array_shapes: GpuTypes | None = None
+    generated: dict[str, tuple[str, list[ast.stmt]]] = field(default_factory=dict)
     shared_of_functions: dict[Hashable, list[tuple[Call, int]]] = field(default_factory=dict)
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -158,7 +160,9 @@ class Program:
     def copy(self, row: bool = False) -> Program:
         """One to generate code of, which takes memory and names."""
         body = copy.deepcopy(self.body)
-        return replace(self, body=body, names=dict(self.names), row=row, pure=set(self.pure))
+        return replace(
+            self, body=body, names=dict(self.names), row=row, pure=set(self.pure), generated={}
+        )
 
     def is_straight(self) -> bool:
         """Whether it is known that a thread does a few steps and ends: no loops, no barriers, and

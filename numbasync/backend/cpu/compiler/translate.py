@@ -52,6 +52,7 @@ from numbasync.backend.cpu.library.source import definition, of_lambda
 from numbasync.backend.cpu.races import recorder
 from numbasync.backend.kernel_source import why_no_source
 
+_FILE = "file"  # of a statement: where it was written
 _STATEMENTS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.While, ast.For, ast.Return,
     ast.Pass, ast.Break, ast.Continue, ast.Raise, ast.Assert, ast.FunctionDef, ast.Nonlocal,
@@ -281,7 +282,7 @@ class _Function(Calls):
             raise UntranslatableError(f"a `{name}` statement{hint}", statement)
         outer, self._before = self._before, []
         file = self._function.__code__.co_filename
-        statement.file = file  # type: ignore[attr-defined]
+        setattr(statement, _FILE, file)
         try:
             statements = self._lowered(statement)
             return [*self._before, *statements]
