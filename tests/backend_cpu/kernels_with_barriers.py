@@ -149,7 +149,7 @@ class Writer:
 
     def _inside(self, is_divergent: bool) -> None:
         self._depth += 1
-        self._block(self._random.randint(1, 4), is_divergent)
+        self._block(self._random.randint(1, 2), is_divergent)
         self._depth -= 1
 
     def write(self) -> None:
@@ -162,7 +162,7 @@ class Writer:
         for name in self._homes:
             first = self._one(*(f"{a}[t]" for a in NUMBERS), "t", "n", "0", "1")
             self._line(f"{name} = {self._made(name, first)}")
-        self._block(self._random.randint(3, 8), False)
+        self._block(self._random.randint(3, 5), False)
         for name in self._homes:
             self._store(name)
 

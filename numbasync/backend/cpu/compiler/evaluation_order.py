@@ -91,9 +91,9 @@ class Parts(ast.NodeTransformer):
             if isinstance(node.op, ast.Or):
                 test = ast.UnaryOp(ast.Not(), test)
             inner = [ast.If(test, statements, [])] if statements else []
-            first = ast.Assign([ast.Name(part, ast.Store())], value)
+            given = ast.Assign([ast.Name(part, ast.Store())], value)
             taken = ast.Assign([ast.Name(name, ast.Store())], ast.Name(part, ast.Load()))
-            statements = [*before, first, taken, *inner]
+            statements = [*before, given, taken, *inner]
         self._before += _acting(statements)
         return ast.Name(name, ast.Load())
 

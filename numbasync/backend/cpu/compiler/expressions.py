@@ -87,9 +87,7 @@ class Expressions(Parts):
 
     def visit_Name(self, node: ast.Name) -> Any:
         if self._is_grid(node):
-            raise UntranslatableError(
-                "a grid group as a value (call its sync in the kernel itself, g.sync())", node
-            )
+            raise UntranslatableError("a grid group as a value (call g.sync() itself)", node)
         if node.id in self._scope.locals:
             node.id = self._own(node.id)
             return node

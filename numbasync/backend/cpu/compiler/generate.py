@@ -211,7 +211,7 @@ def _types(
 
 def _add_line(error: Any, program: Program) -> None:
     """Give an error of Numba's the user's line that it is about, if that is known."""
-    loc = getattr(error, "loc", None)
+    loc: Any = getattr(error, "loc", None)
     name = str(getattr(loc, "filename", "")).removeprefix("<numbasync ").removesuffix(">")
     source, statements = program.generated.get(name, ("", []))
     text = "".join(source.splitlines()[loc.line - 1 : loc.line]).strip() if source else ""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numba import cuda
-from numba.core import types as numba_types
+from numba.core import types as _types
 from numba.core.dispatcher import Dispatcher
 
 from numbasync.backend.bfloat16_type import from_dtype
@@ -20,6 +20,7 @@ from numbasync.backend.cpu.library.small_floats import known
 from numbasync.backend.declared_signatures import results
 from numbasync.backend.shared_layout import SharedLayout
 
+numba_types: Any = _types
 MISSING: Any = object()
 
 # Types of arguments, and of a result, of a function for each declared signature.
