@@ -51,7 +51,9 @@ def compile_error(
     if isinstance(error, KeyError) and isinstance(error.args[0], np.ufunc):
         name = error.args[0].__name__
         text = f"numba.cuda does not have np.{name}"
-        text += f"; write math.{name}" if hasattr(math, name) else ""
+        # `math.remainder` is another function: it takes the nearest quotient, NumPy the one below.
+        instead = "a % b" if error.args[0] is np.mod else f"math.{name}"
+        text += f"; write {instead}" if hasattr(math, name) else ""
     if _HOST_FUNCTION.search(text):
         text += "\nDecorate it with @cuda.jit(device=True)."
     line = line_of(function, error)

@@ -277,3 +277,16 @@ class _Reader:
         parts = [v for v in read if getattr(v, "op", "") != "getattr" or v.attr != "shape"]
         sources = {v.index if isinstance(v, ir.Arg) else None for v in parts}
         return not self.called and None not in arrays | sources and arrays.isdisjoint(sources)
+
+
+def fewer_blocks(axis: str, is_tiled: bool) -> str:
+    """What to do about a grid with too many blocks along an axis."""
+    if axis != "x":
+        return "Put the longest axis on x, with axes=, or use larger tiles."
+    if is_tiled:
+        return "Use larger tiles."
+    return (
+        "Launch it over x and y, with cuda.grid(2); or say fewer blocks, such as "
+        "kernel[1024, 256](...), and let each thread go through several elements: "
+        "for i in range(cuda.grid(1), n, cuda.gridsize(1))."
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 from numbasync.backend.protocols import Dim3, Limits
 from numbasync.errors import LaunchError
-from numbasync.launch.axes import Usage
+from numbasync.launch.axes import Usage, fewer_blocks
 from numbasync.tensors.partition import Partition
 
 AXES = "xyz"
@@ -395,6 +395,5 @@ def _check(r: Request, geometry: Geometry, limits: Limits, most: int) -> None:
         if extent > bound:
             raise LaunchError(
                 f"kernel {r.kernel}: a grid of {geometry.grid} has {extent} along {axis}, where "
-                f"the device allows {bound}.\n"
-                "Put the longest axis on x, with axes=, or use larger tiles."
+                f"the device allows {bound}.\n{fewer_blocks(axis, bool(r.partitions))}"
             )

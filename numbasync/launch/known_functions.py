@@ -108,6 +108,18 @@ def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | No
     return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
 
 
+def is_named_tuple(callee: Any) -> bool:
+    """Whether a function makes a named tuple."""
+    is_type = isinstance(callee, type) and issubclass(callee, tuple)
+    return is_type and isinstance(getattr(callee, "_fields", None), tuple)
+
+
+def is_unrolled(callee: Any) -> bool:
+    """Whether a function is `literal_unroll`, which gives its argument."""
+    name, package = _named(callee)
+    return name == "literal_unroll" and package == "numba"
+
+
 def is_atomic(callee: Any) -> bool:
     """Whether a function is one of `cuda.atomic`."""
     from numba import cuda

@@ -20,11 +20,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from numbasync.launch import known_functions
-from numbasync.launch.known_functions import NO_CONSTANT, UNKNOWN, Method, Names
-
-# Attributes of an array that are not a view of the array.
-_PLAIN = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
-
+from numbasync.launch.known_functions import UNKNOWN, Method, Names
+from numbasync.launch.parts import Form, Root, inner, of_function
+from numbasync.launch.value_flow import ValueFlow
 
 _IDENTITIES = (operator.is_, operator.is_not)
 
@@ -45,15 +43,6 @@ class Store(Enum):
     UNKNOWN = "code that cannot be followed has it, and may store to it"
 
 
-class Form(Enum):
-    """The part of a parameter that a variable holds."""
-
-    WHOLE = "the parameter, or a slice of it"
-    ELEMENT = "what an index gives: a number, or a row"
-    MEMBER = "perhaps this parameter, perhaps another: one of a tuple's members"
-
-
-Root: TypeAlias = tuple[int, Form]
 Found: TypeAlias = set[tuple[int, Store]]
 
 
@@ -116,21 +105,15 @@ def summary(function: FunctionType) -> Summary:
         return summaries[function]
 
 
-def _met(form: Form, store: Store) -> Store:
-    """The effect on a parameter of a store to a variable that holds this form of the parameter."""
-    if form is Form.MEMBER or store is Store.UNKNOWN:
-        return Store.UNKNOWN
-    return Store.MEMBERS if form is Form.ELEMENT and store is Store.IN_PLACE else store
+def _met(root: Root, store: Store) -> Store:
+    """The effect on a parameter of a store to a variable that holds this of the parameter."""
+    if root.form is Form.ELEMENT and store in (Store.IN_PLACE, Store.MEMBERS):
+        return Store.MEMBERS
+    # Of a tuple it is not known which item is stored to.
+    return Store.UNKNOWN if root.form is Form.MEMBER or root.path else store
 
 
-def _inner(outer: Form, inner: Form) -> Form:
-    """The form of a part `inner` of an object that itself has form `outer`."""
-    if Form.MEMBER in (outer, inner):
-        return Form.MEMBER
-    return Form.ELEMENT if Form.ELEMENT in (outer, inner) else Form.WHOLE
-
-
-class _Reader:
+class _Reader(ValueFlow):
     """Traces arrays through one function's Numba IR.
 
     Statements are taken in any order and repeated until nothing changes, so that a loop or a branch
@@ -138,12 +121,9 @@ class _Reader:
     """
 
     def __init__(self, function: FunctionType, ask: Callable[[FunctionType], Summary]) -> None:
-        from numba.core import ir
-
-        self._ir = ir
+        super().__init__(Names(function))
+        ir = self._ir
         self._ask = ask
-        self._names = Names(function)
-        self._roots: dict[str, set[Root]] = {}
         self._harmless = (ir.Del, ir.Print, ir.EnterWith, ir.PopBlock, ir.Terminator)
 
     def summary(self) -> Summary:
@@ -202,75 +182,10 @@ class _Reader:
         values = (v for variable in variables for v in self._names.origins(variable))
         return {v.index for v in values if isinstance(v, self._ir.Arg)}
 
-    # --- the parts that a variable may hold ---
-
-    def _of(self, *variables: Any) -> set[Root]:
-        return set().union(*(self._roots.get(v.name, set()) for v in variables))
-
-    def _members(self, variables: Iterable[Any]) -> set[Root]:
-        return {(i, Form.MEMBER) for i, _ in self._of(*variables)}
-
-    def _flow(self, statement: Any) -> bool:
-        """Record what an assignment's target may be; returns whether that is new."""
-        ir, value = self._ir, statement.value
-        new: set[Root] = set()
-        if isinstance(value, ir.Arg):
-            new = {(value.index, Form.WHOLE)}
-        elif isinstance(value, ir.Var):
-            new = self._of(value)
-        elif isinstance(value, ir.Expr):
-            new = self._of_expression(value)
-        roots = self._roots.setdefault(statement.target.name, set())
-        if new <= roots:
-            return False
-        roots |= new
-        return True
-
-    def _of_expression(self, value: Any) -> set[Root]:
-        op = value.op
-        if op == "call":
-            return self._call(value)[1]
-        if op == "getattr":
-            return set() if value.attr in _PLAIN else self._of(value.value)
-        if op in ("getitem", "static_getitem", "typed_getitem"):
-            return self._of_item(value)
-        if op in ("binop", "inplace_binop"):
-            # A new number or array, or the left operand itself; but tuples are concatenated.
-            pair = (value.lhs, value.rhs)
-            joined = self._members(pair) if any(map(self._is_tuple, pair)) else set()
-            return joined | (self._of(value.lhs) if op == "inplace_binop" else set())
-        if op in ("unary", "pair_second"):
-            return set()
-        if op in ("cast", "phi", "exhaust_iter", "iternext", "pair_first"):
-            return self._of(*value.list_vars())
-        if op == "getiter":
-            return {(i, _inner(form, Form.ELEMENT)) for i, form in self._of(value.value)}
-        return self._members(value.list_vars())
-
-    def _of_item(self, value: Any) -> set[Root]:
-        is_static = value.op == "static_getitem"
-        index = value.index if is_static else self._names.constant(value.index)
-        items = self._names.items(value.value)
-        if items is not None and isinstance(index, int) and -len(items) <= index < len(items):
-            return self._of(items[index])
-        if index is NO_CONSTANT:
-            slices = self._names.slices(value.index)
-        else:
-            slices = known_functions.is_slice(index)
-        return {
-            (i, Form.WHOLE if slices and form is not Form.MEMBER else _inner(form, Form.ELEMENT))
-            for i, form in self._of(value.value)
-        }
-
-    def _is_tuple(self, variable: Any) -> bool:
-        return self._names.items(variable) is not None or any(
-            form is Form.MEMBER for _, form in self._of(variable)
-        )
-
     # --- stores ---
 
     def _stored(self, variables: Iterable[Any], store: Store) -> Found:
-        return {(i, _met(form, store)) for i, form in self._of(*variables)}
+        return {(root.parameter, _met(root, store)) for root in self._of(*variables)}
 
     def _stores(self, statement: Any) -> Found:
         ir = self._ir
@@ -303,8 +218,8 @@ class _Reader:
 
     def _effect(self, callee: Any, call: Any) -> tuple[Found, set[Root]]:
         args, rest = list(call.args), call.vararg
-        if rest is not None and (items := self._names.items(rest)) is not None:
-            args, rest = args + items, None
+        if rest is not None and (known := self._names.items(rest)) is not None:
+            args, rest = args + known, None
         keywords = dict(call.kws)
         passed = [*args, *keywords.values(), *([] if rest is None else [rest])]
         if getattr(call, "varkwarg", None) is not None:
@@ -315,6 +230,8 @@ class _Reader:
             return self._of_function(function, args, keywords, rest)
         if isinstance(callee, Method):
             return self._of_method(callee, passed)
+        if rest is None and (gathered := self._gathered(callee, args, keywords)) is not None:
+            return set(), gathered
         effect = None if callee is UNKNOWN else known_functions.known(callee, len(args))
         if effect is not None:
             written, is_new = effect
@@ -341,12 +258,6 @@ class _Reader:
         passed = [*passed, owner]
         return self._stored(passed, Store.UNKNOWN), self._handed_on(passed)
 
-    def _handed_on(self, variables: Iterable[Any]) -> set[Root]:
-        """The possible results of a function that receives these variables."""
-        # A result derived from an element is at most an element.
-        element = Form.ELEMENT
-        return {(i, f if f is element else Form.MEMBER) for i, f in self._of(*variables)}
-
     def _of_function(
         self, function: FunctionType, args: list[Any], named: dict[str, Any], rest: Any
     ) -> tuple[Found, set[Root]]:
@@ -369,12 +280,14 @@ class _Reader:
         stores: Found = set()
         result: set[Root] = set()
         for position, variable, held in passed:
-            for i, form in self._of(variable):
-                combined = _inner(form, held)
+            for root in self._of(variable):
+                part = root if held is Form.WHOLE else Root(root.parameter, inner(root.form, held))
                 if position is None:
-                    stores.add((i, Store.UNKNOWN))
-                stores |= {(i, _met(combined, s)) for k, s in analysis.stores if k == position}
-                result |= {(i, _inner(combined, f)) for k, f in analysis.returns if k == position}
+                    stores.add((root.parameter, Store.UNKNOWN))
+                stores |= {(part.parameter, _met(part, s))
+                           for k, s in analysis.stores if k == position}  # fmt: skip
+                result |= {of_function(part, r)
+                           for r in analysis.returns if r.parameter == position}  # fmt: skip
         return stores, result
 
     # --- returned values ---

@@ -214,3 +214,14 @@ def test_axes_that_are_no_permutation_are_refused(axes: object) -> None:
 def test_tiles_that_do_not_fit_are_refused(shape: tuple[int, ...], tile: object) -> None:
     with pytest.raises(ShapeError):
         part(shape, tile)
+
+
+def test_too_many_blocks_are_refused_with_what_helps() -> None:
+    with pytest.raises(LaunchError, match="Put the longest axis on x, with axes="):
+        resolve(grid=(1, 70000, 1), block=(1, 1, 1))
+    with pytest.raises(
+        LaunchError, match=r"over x and y, with cuda.grid\(2\); or say fewer blocks"
+    ):
+        resolve(grid=(2**31, 1, 1), block=(1, 1, 1))
+    with pytest.raises(LaunchError, match=r"allows 2147483647.\nUse larger tiles.$"):
+        resolve(part((2**31,), 1), threads=1)

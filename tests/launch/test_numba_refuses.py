@@ -176,6 +176,11 @@ def a_function_of_numpy(z, x):
     z[0] = np.floor(x[0])  # here
 
 
+@wrong("numba.cuda does not have np.remainder; write a % b")
+def a_function_of_another_name_in_numpy(z, x):
+    z[0] = np.mod(x[0], 5.0)  # here
+
+
 @wrong("x: array(float32, 1d, C)")
 def a_vote_of_floats(z, x):
     z[0] = cuda.all_sync(0xFFFFFFFF, x[0])  # here

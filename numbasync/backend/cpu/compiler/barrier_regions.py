@@ -16,17 +16,17 @@ import ast
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from numbasync.backend.cpu.compiler.control_flow import (
     assigned,
     blocks,
     expression,
-    needed,
+    read_first,
     returns_early,
     test_of,
     threads,
 )
+from numbasync.backend.cpu.compiler.kept_types import KeptTypes
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.per_thread_variables import PerThreadVariables
 from numbasync.backend.cpu.compiler.program import HIDDEN, Program, parsed
@@ -60,13 +60,17 @@ class BarrierRegions(PerThreadVariables):
     """Writes the statements of one block of threads.
 
     Args:
-        variable_types: Numba's types of the variables.
+        kept: Numba's types of the variables.
     """
 
-    def __init__(self, program: Program, uniform: Uniform, variable_types: dict[str, Any]) -> None:
-        super().__init__(program, uniform, variable_types)
+    def __init__(self, program: Program, uniform: Uniform, kept: KeptTypes) -> None:
+        super().__init__(program, uniform, kept)
         self._returned: str | None = None
         self._privatised = self._find_privatised()
+        for name, clash in kept.unsure.items():
+            if name not in self._privatised:
+                # Behind the loop over threads, or over blocks, it would meet its last value.
+                clash.refuse(name, "and on some path has no value", kept.origins)
         self._returns = returns_early(program.body)
 
     # --- privatised variables ---
@@ -82,7 +86,15 @@ class BarrierRegions(PerThreadVariables):
                 if name in self._uniform.varying and name not in HIDDEN:
                     uses.setdefault(name, set()).add(region)
 
-        def block(statements: list[ast.stmt]) -> None:
+        def again(region: list[ast.stmt], in_loop: bool) -> None:
+            """What a region reads in one round of a loop it may have written in another."""
+            if in_loop and region:
+                for name in read_first(region)[0] & self._uniform.varying:
+                    if name not in HIDDEN:
+                        uses.setdefault(name, set()).add(-1)
+
+        def block(statements: list[ast.stmt], in_loop: bool = False) -> None:
+            region: list[ast.stmt] = []
             for statement in statements:
                 if barrier_of(statement) is not None:
                     # Its arguments are read, and its result is written, by loops of their own.
@@ -94,19 +106,22 @@ class BarrierRegions(PerThreadVariables):
                     see([statement.iter if isinstance(statement, ast.For) else statement.test],
                         counter[0])  # fmt: skip
                     counter[0] += 1
-                    block(statement.body)
+                    block(statement.body, in_loop or isinstance(statement, ast.While | ast.For))
                     counter[0] += 1
-                    block(statement.orelse)
+                    block(statement.orelse, in_loop)
                     counter[0] += 1
                 elif self._uniform.is_done_once(statement):
                     counter[0] += 1  # the statement may stand between two regions
                 else:
                     see([statement], counter[0])
+                    region.append(statement)
+                    continue
+                again(region, in_loop)
+                region.clear()
+            again(region, in_loop)
 
         block(self._program.body)
-        privatised = {name for name, regions in uses.items() if len(regions) > 1}
-        # A parameter that a thread changes begins as the argument.
-        return privatised | (set(self._program.parameters) & self._uniform.varying)
+        return {name for name, regions in uses.items() if len(regions) > 1}
 
     def _returned_mask(self) -> str:
         if self._returned is None:
@@ -117,12 +132,9 @@ class BarrierRegions(PerThreadVariables):
 
     def write(self) -> list[ast.stmt]:
         body = self._block(self._program.body, None)
-        first: list[ast.stmt] = [
-            self._save(name) for name in self._program.parameters if name in self._privatised
-        ]
-        if self._returned is not None:
-            first.append(self._save(self._returned, "False"))
-        return [*(self._threads(first) if first else []), *body]
+        if self._returned is None:
+            return body
+        return [*self._threads([self._save(self._returned, "False")]), *body]
 
     def _block(
         self, statements: list[ast.stmt], mask: str | None, loop: Loop | None = None
@@ -163,11 +175,12 @@ class BarrierRegions(PerThreadVariables):
         """The loop over the threads that runs a region."""
         body = self._leaving([copy.deepcopy(s) for s in region], loop)
         written = names(body, ast.Store) & self._privatised
-        read = needed(body) & self._privatised
+        first_read, unchanged = read_first(body)
+        read = (first_read | unchanged) & self._privatised
         used = (names(body, ast.Load) | written) & self._privatised
         arrays = {n for n in used | read if self._is_local_array(n)}
         created_here = names(region, ast.Store)
-        definitions = self._array_definitions(arrays - created_here)
+        definitions = self._array_definitions((arrays - created_here) | (arrays & first_read))
         first = {n for s in definitions for n in names(s.value, ast.Load)} & self._privatised
         body = [
             *(

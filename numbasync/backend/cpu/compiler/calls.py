@@ -24,7 +24,7 @@ from numbasync.backend.cpu.compiler.names import (
     UntranslatableError,
     is_reassigned,
 )
-from numbasync.backend.cpu.compiler.program import ALL, parsed
+from numbasync.backend.cpu.compiler.program import ALL, Call, parsed
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.cpu.library.small_floats import known
 
@@ -62,7 +62,9 @@ class Calls(Instrumented):
             name = self._translation.device(function, signatures)
             arguments = self._in_order(node.args)
             if node.keywords:
-                raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
+                raise UntranslatableError(
+                    f"keywords in a call of {function.__name__} (pass them by position)", node
+                )
             first = parsed(f"({ALL})") if self._in_kernel else ast.Name("_c", ast.Load())
             return ast.Call(ast.Name(name, ast.Load()), [first, *arguments], [])
         if not self._in_kernel and has_barriers:
@@ -122,6 +124,8 @@ class Calls(Instrumented):
                 arguments[name] = self._cast(arguments[name], numba_type)
         inner = self._within(function, bound, closure)
         inner._scope.parameter_types = types_of_passed
+        if closure is None:
+            inner._scope.call = Call(self._function, node.lineno)
         star = definition.args.vararg
         if star is not None:
             arguments[star.arg] = ast.Tuple(values[len(passed) :], ast.Load())

@@ -7,6 +7,7 @@ import copy
 from typing import Any
 
 from numbasync.backend.cpu.compiler import checked_elements
+from numbasync.backend.cpu.compiler.kept_types import SEAM
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.program import Program, parsed
 from numbasync.backend.cpu.compiler.uniformity import (
@@ -91,10 +92,10 @@ def alone(program: Program, statements: list[ast.stmt]) -> list[ast.stmt] | None
                 return None
     body = copy.deepcopy(statements)
     block(body)
-    return threads(_with_own_parameters(program, body), program, program.prologue)
+    return threads(with_own_parameters(program, body), program, program.prologue)
 
 
-def _with_own_parameters(program: Program, body: list[ast.stmt]) -> list[ast.stmt]:
+def with_own_parameters(program: Program, body: list[ast.stmt]) -> list[ast.stmt]:
     """The body, with a copy of its own for each thread of a parameter that the threads change."""
     changed = names(body, ast.Store) & set(program.parameters)
     for node in (n for s in body for n in ast.walk(s)):
@@ -155,8 +156,17 @@ def before_breaks(body: list[ast.stmt], statement: ast.stmt) -> list[ast.stmt]:
 
 def needed(body: list[ast.stmt]) -> set[str]:
     """The variables that a region reads before it surely writes them, or may leave unchanged."""
+    read, unchanged = read_first(body)
+    return read | unchanged
+
+
+def read_first(body: list[ast.stmt]) -> tuple[set[str], set[str]]:
+    """The variables that a region reads before it surely writes them, and those that it writes and
+    may leave unchanged.
+    """
     written = names(body, ast.Store)
     read: set[str] = set()
+    kept: set[str] = set()
 
     def block(statements: list[ast.stmt], sure: set[str]) -> None:
         """Read `statements`, of which `sure` are surely written before, and add to `sure`."""
@@ -172,18 +182,21 @@ def needed(body: list[ast.stmt]) -> set[str]:
                 block(statement.orelse, both[1])
                 sure |= both[0] & both[1]
             elif isinstance(statement, ast.Break | ast.Continue | ast.Return):
-                read.update(written - sure)  # a thread that leaves keeps its values
+                kept.update(written - sure)  # a thread that leaves keeps its values
+            elif isinstance(statement, ast.For):
+                read.update(names(statement.iter, ast.Load) - sure)
+                block(statement.body, sure | names(statement.target, ast.Store))
+            elif isinstance(statement, ast.While):
+                read.update(names(statement.test, ast.Load) - sure)
+                block(statement.body, set(sure))
             else:
                 read.update(names(statement, ast.Load) - sure)
                 if isinstance(statement, ast.AugAssign):
                     read.update(names(statement.target, ast.Store) - sure)
-                for each in ast.walk(statement):
-                    if isinstance(each, ast.Break | ast.Continue | ast.Return):
-                        read.update(written - sure)
 
     sure: set[str] = set()
     block(body, sure)
-    return read | (written - sure)
+    return read, kept | (written - sure)
 
 
 def counted(program: Program, uniform: Uniform) -> bool:
@@ -199,11 +212,19 @@ def counted(program: Program, uniform: Uniform) -> bool:
                 return node
             call = node.iter
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-                raise UntranslatableError("a loop of some threads with a barrier in it", node)
+                raise UntranslatableError(
+                    "a loop with a barrier in it over something else than a range (write `for i in "
+                    "range(n)`)",
+                    node,
+                )
             if program.names.get(call.func.id) is not range or not isinstance(
                 node.target, ast.Name
             ):
-                raise UntranslatableError("a loop of some threads with a barrier in it", node)
+                raise UntranslatableError(
+                    "a loop with a barrier in it over something else than a range (write `for i in "
+                    "range(n)`)",
+                    node,
+                )
             has_rewritten[0] = True
             n = len(program.names)
             program.names[f"_loop_{n}"] = None
@@ -223,8 +244,40 @@ def counted(program: Program, uniform: Uniform) -> bool:
     return has_rewritten[0]
 
 
-def plain(program: Program) -> list[ast.stmt]:
-    """The body with functions of the right types in place of barriers, for type inference."""
+def with_seams(statements: list[ast.stmt], uniform: Uniform) -> list[ast.stmt]:
+    """The statements, with an assignment to `SEAM` wherever one region ends and another begins."""
+    done: list[ast.stmt] = [assigned(SEAM, "0")]
+    region: list[ast.stmt] = []
+
+    def end() -> None:
+        if region:
+            done.append(assigned(SEAM, "0"))
+            region.clear()
+
+    for statement in statements:
+        if has_barrier(statement) and isinstance(statement, ast.If | ast.While | ast.For):
+            end()
+            inside = copy.copy(statement)
+            inside.body = with_seams(statement.body, uniform)
+            inside.orelse = with_seams(statement.orelse, uniform) if statement.orelse else []
+            done += [inside, assigned(SEAM, "0")]
+        elif has_barrier(statement) or uniform.ends_for_all(statement):
+            end()
+            done += [statement, assigned(SEAM, "0")]
+        elif uniform.is_done_once(statement):
+            used = names(region, ast.Load) | names(region, ast.Store)
+            if used & names(statement, ast.Store):
+                end()
+            done.append(statement)
+        else:
+            region.append(statement)
+            done.append(statement)
+    end()
+    return done
+
+
+def plain(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements with functions of the right types in place of barriers, for type inference."""
 
     class Barriers(ast.NodeTransformer):
         def visit_Raise(self, node: ast.Raise) -> Any:
@@ -245,5 +298,5 @@ def plain(program: Program) -> list[ast.stmt]:
             stub = parsed(f"_type{name[1:]}({', '.join(variables)})")
             return [*assignments, ast.Assign([target], stub)]
 
-    tree = ast.Module([Barriers().visit(copy.deepcopy(s)) for s in program.body], [])
+    tree = ast.Module([Barriers().visit(copy.deepcopy(s)) for s in body], [])
     return [s for each in tree.body for s in (each if isinstance(each, list) else [each])]

@@ -55,6 +55,13 @@ _OF_SMALL_FLOATS = {
 }  # fmt: skip
 ATOMICS = {getattr(cuda.atomic, name): function for name, function in atomics.ATOMICS.items()}
 
+# What to write instead of a name of `cuda` that is not there.
+INSTEAD = {
+    "literal_unroll": " (write its items one after the other)",
+    **{name: f" as a value (write cuda.{name}.x)"
+       for name in ("threadIdx", "blockIdx", "blockDim", "gridDim")},
+}  # fmt: skip
+
 
 def is_barrier(value: Any) -> bool:
     try:

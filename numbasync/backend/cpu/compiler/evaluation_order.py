@@ -85,11 +85,15 @@ class Parts(ast.NodeTransformer):
         name = f"_h{self._program.number()}"
         statements: list[ast.stmt] = []
         for before, value in reversed(parts):
-            test: ast.expr = ast.Name(name, ast.Load())
+            # A name of its own: the values of `name` may have other types.
+            part = f"_h{self._program.number()}"
+            test: ast.expr = ast.Name(part, ast.Load())
             if isinstance(node.op, ast.Or):
                 test = ast.UnaryOp(ast.Not(), test)
             inner = [ast.If(test, statements, [])] if statements else []
-            statements = [*before, ast.Assign([ast.Name(name, ast.Store())], value), *inner]
+            given = ast.Assign([ast.Name(part, ast.Store())], value)
+            taken = ast.Assign([ast.Name(name, ast.Store())], ast.Name(part, ast.Load()))
+            statements = [*before, given, taken, *inner]
         self._before += _acting(statements)
         return ast.Name(name, ast.Load())
 

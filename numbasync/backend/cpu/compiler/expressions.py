@@ -18,6 +18,7 @@ from numbasync.backend.cpu.compiler.cuda_names import (
     AXES,
     BARRIERS,
     GRID_BARRIER,
+    INSTEAD,
     NOTHING,
     THIS_GRID,
     function,
@@ -85,6 +86,8 @@ class Expressions(Parts):
     # --- names ---
 
     def visit_Name(self, node: ast.Name) -> Any:
+        if self._is_grid(node):
+            raise UntranslatableError("a grid group as a value (call g.sync() itself)", node)
         if node.id in self._scope.locals:
             node.id = self._own(node.id)
             return node
@@ -121,7 +124,7 @@ class Expressions(Parts):
             raise UntranslatableError(f"{name} as a value", node)
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
-            raise UntranslatableError(f"cuda.{name}", node)
+            raise UntranslatableError(f"cuda.{name}{INSTEAD.get(name, '')}", node)
         if isinstance(value, Intrinsic):
             value = intrinsic_of(value)
         is_of_users = not module.startswith(("numpy", "numba", "builtins"))
@@ -284,12 +287,9 @@ class Expressions(Parts):
         if node.keywords:
             raise UntranslatableError("keywords of a function of cuda or math", node)
         if callee in (min, max) and len(arguments) != 2:
-            if len(arguments) < 2:
-                return self._call(callee, arguments)  # a tuple
-            result = arguments[0]
-            for more in arguments[1:]:
-                result = self._call(function, [result, more])
-            return result
+            # A GPU has an instruction for two floats; the items of a tuple, and more than two, are
+            # compared one after the other, as Numba does everywhere.
+            return self._call(callee, arguments)
         return self._call(function, arguments)
 
     def _call(self, function: Any, arguments: list[ast.expr]) -> Any:

@@ -18,7 +18,15 @@ from numbasync.backend.bfloat16_type import from_dtype
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.barrier_regions import BarrierRegions
 from numbasync.backend.cpu.compiler.bounds_hoisting import BoundsHoisting
-from numbasync.backend.cpu.compiler.control_flow import alone, counted, plain, threads
+from numbasync.backend.cpu.compiler.control_flow import (
+    alone,
+    counted,
+    plain,
+    threads,
+    with_own_parameters,
+    with_seams,
+)
+from numbasync.backend.cpu.compiler.kept_types import KeptTypes, kept_types
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.pipeline import Pipeline, inferred
 from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, Program
@@ -71,6 +79,7 @@ def compile_program(
             _defined(source, names, "_blocks")
         )
     except NumbaError as error:  # whose text is to name the arguments that the user wrote
+        _add_line(error, program)
         error.patch_message(str(error).replace(f"{_KNOWN}, ", "").replace(f"{_KNOWN})", ")"))
         raise
     (result,) = dispatcher.overloads.values()
@@ -94,6 +103,7 @@ def _generated(
         _fix(program, names, options)
         if not program.checked:
             by_itself = _with_hoisted_checks(program, argument_types, by_itself)
+        statements = by_itself
         body = _indented(_text(by_itself, 0), 2)
     elif not program.has_barriers:
         thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
@@ -102,18 +112,22 @@ def _generated(
         if not program.checked:
             own = checked_elements.shortened(own)
             own = [*checked_elements.where(own), *own]
+        program.generated["_thread"] = thread + _text(own), own
         names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
             _defined(thread + _text(own), names, "_thread")
         )
         call = ast.parse(f"_thread({ALL}{parameters})").body
-        body = _indented(_text(threads(call, program), 0), 2)
+        statements = threads(call, program)
+        body = _indented(_text(statements, 0), 2)
     else:
+        program.body = with_own_parameters(program, program.body)
         uniform = Uniform(program)
         if counted(program, uniform):
             uniform = Uniform(program)
-        seen = _types(program, argument_types, names)
-        written = BarrierRegions(program, uniform, seen).write()
+        kept = _types(program, argument_types, names, uniform)
+        written = BarrierRegions(program, uniform, kept).write()
         _fix(program, names, options)
+        statements = written
         body = _indented(_text(written, 0), 2)
     if program.cooperative:
         body = "        _base = _m\n        _block_bytes = (_fixed + _d + 63) // 64 * 64\n" + body
@@ -124,6 +138,7 @@ def _generated(
         f"    {_ROW if program.row else _BOX}\n"
         f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
     )
+    program.generated["_blocks"] = source, statements
     return source, names
 
 
@@ -167,13 +182,15 @@ def _with_hoisted_checks(
 
 
 def _types(
-    program: Program, argument_types: tuple[Any, ...], names: dict[str, Any]
-) -> dict[str, Any]:
-    """Numba's type of every variable."""
+    program: Program, argument_types: tuple[Any, ...], names: dict[str, Any], uniform: Uniform
+) -> KeptTypes:
+    """Numba's types of the variables."""
     parameters = "".join(f", {p}" for p in program.parameters)
-    source = f"def _plain({ALL}{parameters}):\n" + _text(
-        plain(program) if program.checked else checked_elements.shortened(plain(program))
-    )
+    body = plain(with_seams(program.body, uniform))
+    if not program.checked:
+        body = checked_elements.shortened(body)
+    source = f"def _plain({ALL}{parameters}):\n" + _text(body)
+    program.generated["_plain"] = source, body
     function = _defined(source, names, "_plain")
     context: Any = cpu_target.typing_context
     target: Any = cpu_target.target_context
@@ -182,7 +199,31 @@ def _types(
         context.refresh()
         target.refresh()
         code = compiler.run_frontend(function)
-        return inferred(context, target, code, arguments)
+        kept = kept_types(*inferred(context, target, code, arguments), context)
+    if kept.has_clashes():
+        generated = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+        kept.origins = {
+            there.lineno: here
+            for here, there in zip(_statements(body), _statements(generated), strict=True)
+        }
+    return kept
+
+
+def _add_line(error: Any, program: Program) -> None:
+    """Give an error of Numba's the user's line that it is about, if that is known."""
+    loc: Any = getattr(error, "loc", None)
+    name = str(getattr(loc, "filename", "")).removeprefix("<numbasync ").removesuffix(">")
+    source, statements = program.generated.get(name, ("", []))
+    text = "".join(source.splitlines()[loc.line - 1 : loc.line]).strip() if source else ""
+    for statement in _statements(statements):
+        if text and ast.unparse(statement).splitlines()[0] == text:
+            error.line, error.file = (
+                getattr(statement, "lineno", 0), getattr(statement, "file", "")
+            )  # fmt: skip
+
+
+def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    return [n for n in ast.walk(ast.Module(body, [])) if isinstance(n, ast.stmt)]
 
 
 def _defined(source: str, names: dict[str, Any], name: str) -> Any:

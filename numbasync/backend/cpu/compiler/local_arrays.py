@@ -16,6 +16,7 @@ from numbasync.backend.cpu.compiler.names import (
 )
 from numbasync.backend.cpu.compiler.program import (
     MOST_THREADS,
+    Call,
     Program,
     item_alignment,
     item_bytes,
@@ -64,24 +65,72 @@ def array_expression(
     nbytes = math.prod(shape) * item_bytes(numba_type)
     make = program.bind(entry_points.array_at(shape, numba_type), "array")
     program.pure.add(make)
-    if not per_thread:
-        alignment = scope.constant(arguments.get("alignment"))
-        if not isinstance(alignment, int):
-            alignment = item_alignment(numba_type)
-        if shared and program.has_vectors and alignment < MOST_ALIGNMENT:
-            # Not aligned better than a GPU aligns it.
-            offset = program.take(nbytes + alignment) + alignment
-        else:
-            offset = program.take(nbytes)
-        if shared:
-            program.shared.append((offset, nbytes))
+    if shared and scope.call is not None and program.array_shapes is not None:
+        place = scope.function, node.lineno, node.col_offset
+        offset = _of_earlier_call(program, scope, node, program.shared_of_functions.get(place, []))
+        if offset is None:
+            offset = _take_shared(program, scope, arguments, numba_type, nbytes)
+            program.shared_of_functions.setdefault(place, []).append((scope.call, offset))
         return parsed(f"{make}(_m + {offset})")
+    if shared:
+        return parsed(f"{make}(_m + {_take_shared(program, scope, arguments, numba_type, nbytes)})")
+    if not per_thread:
+        return parsed(f"{make}(_m + {program.take(nbytes)})")
     each = -(-max(nbytes, 1) // 16) * 16
     if each * MOST_THREADS > MOST_LOCAL_BYTES:
         raise UntranslatableError("a large local array in a kernel with barriers", node)
     offset = program.take(each * MOST_THREADS)
     lane = "(_tx + _wx * (_ty + _wy * _tz))"
     return parsed(f"{make}(_m + {offset} + {each} * {lane})")
+
+
+def _take_shared(
+    program: Program, scope: Scope, arguments: dict[str, ast.expr], numba_type: Any, nbytes: int
+) -> int:
+    """Room for a shared array; its offset."""
+    alignment = scope.constant(arguments.get("alignment"))
+    if not isinstance(alignment, int):
+        alignment = item_alignment(numba_type)
+    if program.has_vectors and alignment < MOST_ALIGNMENT:
+        # Not aligned better than a GPU aligns it.
+        offset = program.take(nbytes + alignment) + alignment
+    else:
+        offset = program.take(nbytes)
+    program.shared.append((offset, nbytes))
+    return offset
+
+
+def _of_earlier_call(
+    program: Program, scope: Scope, node: ast.Call, earlier: list[tuple[Call, int]]
+) -> int | None:
+    """The offset of a device function's array, if the function was called before with arguments of
+    the same types. As on a GPU, it has one array for all of these calls.
+    """
+    known, function = program.array_shapes, scope.function
+    assert known is not None  # by the caller
+    if scope.call.caller is None:
+        if known.has_several_types(function):
+            raise UntranslatableError(
+                f"{function.__name__}, which has a shared array and is called with arguments of "
+                "several types, of which each has an array of its own (write a function for each)",
+                node,
+            )
+        return None
+    if not earlier:
+        return None
+    calls = [scope.call, *(call for call, _ in earlier)]
+    of_calls = [known.types_of_call(call.caller, call.line, function) for call in calls]
+    if MISSING in of_calls:
+        line = calls[of_calls.index(MISSING)].line
+        raise UntranslatableError(
+            f"{function.__name__}, which has a shared array and is called with arguments of "
+            f"several types in line {line}, of which each has an array of its own (write each call "
+            "in a line of its own)",
+            node,
+        )
+    offsets = [offset for (_, offset), t in zip(earlier, of_calls[1:], strict=True)
+               if t == of_calls[0]]  # fmt: skip
+    return offsets[0] if offsets else None
 
 
 def layout_array(program: Program, layout: SharedLayout, node: ast.Attribute) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numba import cuda
-from numba.core import types as numba_types
+from numba.core import types as _types
 from numba.core.dispatcher import Dispatcher
 
 from numbasync.backend.bfloat16_type import from_dtype
@@ -20,6 +20,7 @@ from numbasync.backend.cpu.library.small_floats import known
 from numbasync.backend.declared_signatures import results
 from numbasync.backend.shared_layout import SharedLayout
 
+numba_types: Any = _types
 MISSING: Any = object()
 
 # Types of arguments, and of a result, of a function for each declared signature.
@@ -39,11 +40,13 @@ class UntranslatableError(Exception):
     Attributes:
         what: the construct, for a message.
         line: where it is in its file.
+        file: the name of that; empty if it is the kernel's.
     """
 
     def __init__(self, what: str, node: ast.AST | None = None) -> None:
         self.what = what
         self.line = getattr(node, "lineno", 0)
+        self.file: str = getattr(node, "file", "")
         super().__init__(f"{what}, line {self.line}" if self.line else what)
 
 
@@ -71,8 +74,10 @@ class Scope:
         outer: the names of the function around it; None if there is none.
         owner: what writes the function's statements.
         parameter_types: Numba's types of its parameters, as far as they are known.
+        call: of a device function, the call for which it is written (`program.Call`).
     """
 
+    call: Any = None
     outer: Scope | None = None
     owner: Any = None
 
@@ -139,6 +144,8 @@ class Scope:
             if isinstance(a, int) and isinstance(b, int):
                 return _OPERATORS[type(node.op)](a, b)
             return MISSING
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return self._is_none(node.left, node.ops[0], node.comparators[0])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             value = self.constant(node.operand)
             return -value if isinstance(value, int) else MISSING
@@ -169,6 +176,16 @@ class Scope:
         if isinstance(value, property):
             return MISSING  # `cuda.threadIdx.x`, of which every thread has its own
         return int(value) if isinstance(value, np.integer) else value
+
+    def _is_none(self, value: ast.expr, operator: ast.cmpop, other: ast.expr) -> Any:
+        """The value of `value is None`, or of `is not`, if the type of a parameter tells it."""
+        is_test = isinstance(operator, ast.Is | ast.IsNot)
+        if not (is_test and isinstance(other, ast.Constant) and other.value is None):
+            return MISSING
+        numba_type = self.type_of(value)
+        if numba_type is MISSING or isinstance(numba_type, numba_types.Optional):
+            return MISSING
+        return isinstance(numba_type, numba_types.NoneType) == isinstance(operator, ast.Is)
 
     def type_of(self, node: ast.AST) -> Any:
         """Numba's type of an expression of parameters; MISSING if it is not known."""
@@ -237,6 +254,11 @@ class InnerScope(Scope):
             assert self.outer is not None  # as of every inner function
             return self.outer.type_of(node)
         return super().type_of(node)
+
+
+def user_name(name: str) -> str:
+    """What a variable of generated code is called in the user's."""
+    return name.removeprefix("_own_").rpartition("_")[0]
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:

@@ -96,6 +96,20 @@ class FrontEnd:
         shapes = self._outcome.shapes.get((function.__code__.co_filename, line), set())
         return next(iter(shapes)) if len(shapes) == 1 else MISSING
 
+    def types_of_call(
+        self, caller: types.FunctionType, line: int, called: types.FunctionType
+    ) -> Any:
+        """The types of the arguments with which a line of a function calls a device function.
+        MISSING if it calls it with several, or numba-cuda knows none.
+        """
+        calls = self._outcome.calls.get((caller.__code__.co_filename, line, called), set())
+        return next(iter(calls)) if len(calls) == 1 else MISSING
+
+    def has_several_types(self, called: types.FunctionType) -> bool:
+        """Whether a device function is called with arguments of several types."""
+        known = [c for (*_, f), calls in self._outcome.calls.items() if f is called for c in calls]
+        return len(set(known)) > 1
+
 
 def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
     """Refuse a kernel that numba-cuda refuses for arguments of these keys of a variant.
@@ -199,6 +213,8 @@ _plain: Any = _store
 class _Outcome:
     error: Exception | None
     shapes: dict[tuple[str, int], set[Any]]  # by file and line
+    # Types of arguments, by file, line and called function.
+    calls: dict[tuple[str, int, types.FunctionType], set[tuple[Any, ...]]]
 
 
 def _run(function: types.FunctionType, arguments: tuple[Any, ...]) -> _Outcome:
@@ -207,17 +223,24 @@ def _run(function: types.FunctionType, arguments: tuple[Any, ...]) -> _Outcome:
             results = [_compiled(function, arguments, numba_types.void)]
             results += [result for known in compiled.values() for result in known.values()]
     except Exception as error:
-        return _Outcome(error, {})
-    shapes: dict[tuple[str, int], set[Any]] = {}
+        return _Outcome(error, {}, {})
+    outcome = _Outcome(None, {}, {})
     for result in results:
-        _read_shapes(result.type_annotation, shapes)
-    return _Outcome(None, shapes)
+        _read_calls(result.type_annotation, outcome)
+    return outcome
 
 
-def _read_shapes(typed: Any, shapes: dict[tuple[str, int], set[Any]]) -> None:
-    """Read the shapes of arrays from numba-cuda's types of a function's calls."""
+def _read_calls(typed: Any, outcome: _Outcome) -> None:
+    """Read the shapes of arrays, and the arguments of device functions, from numba-cuda's types of
+    a function's calls.
+    """
+    shapes = outcome.shapes
     for call, signature in typed.calltypes.items():
         function = typed.typemap[call.func.name] if getattr(call, "op", "") == "call" else None
+        called = device_function(getattr(function, "dispatcher", None))
+        if called is not None:
+            place = call.loc.filename, call.loc.line, called
+            outcome.calls.setdefault(place, set()).add(tuple(signature.args))
         if is_array_function(getattr(function, "typing_key", None)):
             shape = signature.args[0]
             extents = getattr(shape, "types", [shape])

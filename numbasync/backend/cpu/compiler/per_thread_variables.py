@@ -9,7 +9,8 @@ from collections import Counter
 from typing import Any
 
 from numbasync.backend.cpu.compiler.control_flow import assigned, expression
-from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.cpu.compiler.kept_types import Clash, KeptTypes
+from numbasync.backend.cpu.compiler.names import UntranslatableError, user_name
 from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_bytes
 from numbasync.backend.cpu.compiler.uniformity import Uniform, is_extent, names
 from numbasync.backend.cpu.library import entry_points
@@ -20,13 +21,14 @@ class PerThreadVariables:
     """Places of privatised variables and of masks in the block's memory.
 
     Args:
-        variable_types: Numba's types of the variables.
+        kept: Numba's types of the variables.
     """
 
-    def __init__(self, program: Program, uniform: Uniform, variable_types: dict[str, Any]) -> None:
+    def __init__(self, program: Program, uniform: Uniform, kept: KeptTypes) -> None:
         self._program = program
         self._uniform = uniform
-        self._variable_types = variable_types
+        self._variable_types = kept.kinds
+        self._origins = kept.origins
         self._masks = 0
         self._places: dict[str, str] = {}
         self._accesses: dict[Any, tuple[str, str]] = {}
@@ -78,14 +80,17 @@ class PerThreadVariables:
         return f"{load}({self._place_of(mask)}, _t)"
 
     def _type_of(self, name: str) -> Any:
-        numba_type: Any = (
-            types.unliteral(self._variable_types[name]) if name in self._variable_types else None
-        )
+        numba_type: Any = self._variable_types.get(name)
+        if isinstance(numba_type, Clash):
+            why = "and kept across a barrier, where a variable has one"
+            numba_type.refuse(name, why, self._origins)
         parts = list(numba_type) if isinstance(numba_type, types.BaseTuple) else [numba_type]
         if all(isinstance(p, types.Number | types.Boolean) for p in parts):
             return numba_type
         raise UntranslatableError(
-            f"{name.rpartition('_')[0]}, a {numba_type} that is used across a barrier"
+            f"{user_name(name)}, a {numba_type} that is used across a barrier (keep its "
+            "numbers in variables of their own)",
+            self._first(name),
         )
 
     def _is_local_array(self, name: str) -> bool:
@@ -147,9 +152,20 @@ class PerThreadVariables:
             if is_own or self._is_steady_view(made[0], name):
                 return made[0]
         raise UntranslatableError(
-            f"{name.rpartition('_')[0]}, a view that is used across a barrier (create it again "
-            "after the barrier)"
+            f"{user_name(name)}, a view that is used across a barrier (create it again after the "
+            "barrier, under a name of its own)",
+            made[-1] if made else self._first(name),
         )
+
+    def _first(self, name: str) -> ast.AST | None:
+        """The first statement that assigns to a variable."""
+        nodes = (n for s in self._program.body for n in ast.walk(s))
+        stores = ast.Assign | ast.AugAssign | ast.For
+        return next(
+            (n for n in nodes if isinstance(n, stores)
+             and name in names(getattr(n, "targets", [getattr(n, "target", n)]), ast.Store)),
+            None,
+        )  # fmt: skip
 
     def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:
         """Whether it is a part of an array, by indices that do not change, which is used only

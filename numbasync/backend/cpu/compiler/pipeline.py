@@ -90,10 +90,12 @@ class Typing:
         return self._known[key]
 
 
-def inferred(context: Any, target: Any, code: Any, arguments: Any) -> dict[str, Any]:
-    """Numba's type of every variable of a function."""
+def inferred(context: Any, target: Any, code: Any, arguments: Any) -> tuple[Any, dict[str, Any]]:
+    """A function's code with a name for each value, and Numba's type of every value."""
+    code = _with_single_assignments(code)
+    code._definitions = ir_utils.build_definitions(code.blocks)
     kinds, *_ = typed_passes.type_inference_stage(Typing(context), target, code, arguments, None)
-    return dict(kinds)
+    return code, dict(kinds)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)

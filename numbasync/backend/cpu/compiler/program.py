@@ -6,6 +6,7 @@ import ast
 import copy
 import math
 import types
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from textwrap import dedent
 from typing import Any, Protocol
@@ -69,8 +70,28 @@ class Site:
     what: str
 
 
-class ArrayShapes(Protocol):
+@dataclass(frozen=True)
+class Call:
+    """A call of a device function that is written out, or is compiled by itself.
+
+    Attributes:
+        caller: None if it is compiled by itself, and may be called from several places.
+    """
+
+    caller: types.FunctionType | None
+    line: int
+
+
+class GpuTypes(Protocol):
+    """What numba-cuda knows of a kernel; see `numba_cuda.FrontEnd`."""
+
     def shape_at(self, function: types.FunctionType, line: int) -> Any: ...
+
+    def types_of_call(
+        self, caller: types.FunctionType, line: int, called: types.FunctionType
+    ) -> Any: ...
+
+    def has_several_types(self, called: types.FunctionType) -> bool: ...
 
 
 @dataclass
@@ -92,7 +113,10 @@ class Program:
         checked: whether every access is, and threads take turns in an order that is passed.
         has_inlined: whether overloads are written out in it, whose indices Numba must check.
         doubtful: sources of which numba-cuda must say whether they compile for a GPU.
-        array_shapes: what numba-cuda knows of the shapes of arrays, if it may be asked.
+        array_shapes: what numba-cuda knows of the kernel, if it may be asked.
+        generated: the source of each generated function, and the statements of which it was made.
+        shared_of_functions: offsets of the shared arrays of device functions, by where they are
+            made, with a call of the function for each.
         has_vectors: whether it accesses several elements at once, at addresses that must fit.
         row: whether it is written for blocks of one row, whose y and z are 1.
         pure: names of functions whose result depends on their arguments alone.
@@ -115,7 +139,9 @@ class Program:
     has_vectors: bool = False
     row: bool = False
     doubtful: list[str] = field(default_factory=list)
-    array_shapes: ArrayShapes | None = None
+    array_shapes: GpuTypes | None = None
+    generated: dict[str, tuple[str, list[ast.stmt]]] = field(default_factory=dict)
+    shared_of_functions: dict[Hashable, list[tuple[Call, int]]] = field(default_factory=dict)
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
@@ -134,7 +160,9 @@ class Program:
     def copy(self, row: bool = False) -> Program:
         """One to generate code of, which takes memory and names."""
         body = copy.deepcopy(self.body)
-        return replace(self, body=body, names=dict(self.names), row=row, pure=set(self.pure))
+        return replace(
+            self, body=body, names=dict(self.names), row=row, pure=set(self.pure), generated={}
+        )
 
     def is_straight(self) -> bool:
         """Whether it is known that a thread does a few steps and ends: no loops, no barriers, and

@@ -36,7 +36,15 @@ from numbasync.backend.cpu.compiler.names import (
     is_array_function,
     is_reassigned,
 )
-from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, ArrayShapes, Program, parsed
+from numbasync.backend.cpu.compiler.program import (
+    ALL,
+    HIDDEN,
+    PLACE,
+    Call,
+    GpuTypes,
+    Program,
+    parsed,
+)
 from numbasync.backend.cpu.compiler.vector_calls import is_vector_access
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.entry_points import types as numba_types
@@ -44,6 +52,7 @@ from numbasync.backend.cpu.library.source import definition, of_lambda
 from numbasync.backend.cpu.races import recorder
 from numbasync.backend.kernel_source import why_no_source
 
+_FILE = "file"  # of a statement: where it was written
 _STATEMENTS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.While, ast.For, ast.Return,
     ast.Pass, ast.Break, ast.Continue, ast.Raise, ast.Assert, ast.FunctionDef, ast.Nonlocal,
@@ -54,7 +63,7 @@ def translate(
     kernel: types.FunctionType,
     argument_types: Sequence[Any] = (),
     checked: bool = False,
-    array_shapes: ArrayShapes | None = None,
+    array_shapes: GpuTypes | None = None,
 ) -> Program:
     """The kernel's program.
 
@@ -173,6 +182,7 @@ class _Translation:
             if signatures:
                 self.program.declared[name] = signatures
             writer = _Function(self, function, in_kernel=False)
+            writer._scope.call = Call(None, 0)
             body = writer.block(writer.node.body)
             head = ast.parse(f"{ALL} = _c").body
             if not self.program.checked:
@@ -271,9 +281,14 @@ class _Function(Calls):
             hint = " (write if and elif)" if isinstance(statement, ast.Match) else ""
             raise UntranslatableError(f"a `{name}` statement{hint}", statement)
         outer, self._before = self._before, []
+        file = self._function.__code__.co_filename
+        setattr(statement, _FILE, file)
         try:
             statements = self._lowered(statement)
             return [*self._before, *statements]
+        except UntranslatableError as error:
+            error.file = error.file or file
+            raise
         finally:
             self._before = outer
 

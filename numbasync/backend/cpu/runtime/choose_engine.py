@@ -6,9 +6,11 @@ compiler for GPUs refuses.
 
 from __future__ import annotations
 
+import linecache
 import os
 import warnings
 from collections.abc import Hashable
+from types import FunctionType
 from typing import Any, TypeAlias
 
 from numbasync.backend.cpu.compiler import numba_cuda
@@ -77,6 +79,7 @@ def _compiled(
         raise UnsupportedKernelError(
             f"kernel {dispatcher.py_func.__name__} is not compiled on the CPU device, though it is "
             f"for a GPU: {_reason(error)}."
+            f"{_line(dispatcher.py_func, error)}"
         ) from error
 
 
@@ -107,11 +110,21 @@ def _interpreted(
     return kernel
 
 
+def _line(kernel: FunctionType, error: Exception) -> str:
+    """The line of the source that an error is about; empty if it is not known."""
+    line = getattr(error, "line", 0)
+    file = getattr(error, "file", "") or kernel.__code__.co_filename
+    source = linecache.getline(file, line).strip() if line else ""
+    return f"\n  {os.path.basename(file)}, line {line}: {source}" if source else ""
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, UntranslatableError):
         return str(error)
     if "NRT required" in str(error):
         return "it allocates an array (create it with cuda.local.array, or pass it)"
+    if "Only accept returning of array" in str(error):
+        return "a part of a part of an array (write the indices in one, x[i, j], or name the first)"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith(("Failed in", "During", "No impl"))]
     return f"{type(error).__name__}: {(useful or lines or [''])[0]}"

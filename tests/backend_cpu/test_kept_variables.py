@@ -1,0 +1,294 @@
+"""Variables that outlive a barrier: each value has the type that Numba gives it, and is that of its
+thread, or the kernel is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, float64
+
+import numbasync as na
+from numbasync.backend.cpu.compiler.kernel import Compiled
+from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.protocols import ArrayKey
+from numbasync.errors import UnsupportedKernelError
+from tests.backend_cpu.kernels_with_barriers import results
+
+X = np.arange(4) * 3 + 1
+ROWS = np.arange(8.0).reshape(4, 2)
+
+
+def launched(kernel: Callable[..., None], *args: Any, blocks: int = 1) -> np.ndarray:
+    z = na.zeros(4 * blocks, np.float64).sync()
+    na.launcher(cuda.jit(kernel))[blocks, 4](z, *args).sync()
+    return np.asarray(z.to_host().sync())
+
+
+# --- what is refused ---
+
+
+def of_two_types(z, x):
+    t = cuda.threadIdx.x
+    v = x[t]
+    cuda.syncthreads()
+    z[t] = v // 2
+    v = v / 2  # here
+    cuda.syncthreads()
+    z[t] += v
+
+
+def of_two_types_over_a_shuffle(z, x):
+    t = cuda.threadIdx.x
+    v = x[t]
+    v += cuda.shfl_xor_sync(0xFFFFFFFF, v, 1)
+    v = v / 2  # here
+    z[t] = v + cuda.shfl_sync(0xFFFFFFFF, v, 0)
+
+
+def of_two_types_in_regions_without_a_barrier_between(z, x):
+    t = cuda.threadIdx.x
+    v = x[t]
+    if x.shape[0] > 2:
+        z[t] = v
+        v = v * 0.5  # here
+        cuda.syncthreads()
+        z[t] += v
+
+
+def of_two_types_and_perhaps_of_none(z, x):
+    t = cuda.threadIdx.x
+    if x.shape[0] > 9:
+        v = x[t]
+    if x.shape[0] > 9:
+        z[t] = v
+    v = z[t] * 0.5  # here
+    z[t] = v
+    cuda.syncthreads()
+
+
+def row_bound_again(z, x):
+    t = cuda.threadIdx.x
+    row = x[t]
+    z[t] = row[0]
+    cuda.syncthreads()
+    z[t] += row[1]
+    row = x[3 - t]  # here
+    z[t] += row[0]
+
+
+def view_that_advances(z, x):
+    t = cuda.threadIdx.x
+    tail = x[t:]
+    cuda.syncthreads()
+    while tail.shape[0] > 0:
+        z[t] += tail[0, 0]
+        tail = tail[1:]  # here
+
+
+def swapped_local_arrays(z, x):
+    t = cuda.threadIdx.x
+    old = cuda.local.array(1, float64)
+    new = cuda.local.array(1, float64)
+    old[0] = t
+    new[0] = -t
+    cuda.syncthreads()
+    old, new = new, old  # here
+    z[t] = old[0]
+
+
+def iterated_rows(z, x):
+    t = cuda.threadIdx.x
+    for row in x:  # here
+        cuda.syncthreads()
+        z[t] += row[0]
+
+
+REFUSED = [
+    (of_two_types, r"v, which is of several types \(int64, line \d+; float64, line \d+\)"),
+    (of_two_types_over_a_shuffle, "such as v_2 for the float64"),
+    (of_two_types_in_regions_without_a_barrier_between, "kept across a barrier"),
+    (of_two_types_and_perhaps_of_none, "and on some path has no value"),
+    (row_bound_again, "row, a view that is used across a barrier"),
+    (view_that_advances, "tail, a view that is used across a barrier"),
+    (iterated_rows, "over something else than a range"),
+    (swapped_local_arrays, "new, a view that is used across a barrier"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "why"), REFUSED, ids=lambda p: getattr(p, "__name__", ""))
+def test_what_has_no_place_is_refused_with_its_line(kernel: Any, why: str) -> None:
+    x = X if kernel.__name__.startswith("of_") else ROWS
+    with pytest.raises(UnsupportedKernelError, match=why) as refused:
+        launched(kernel, x)
+    assert str(refused.value).endswith("  # here")
+
+
+# --- what is right ---
+
+
+def parameter_that_changes(z, x, n, scale):
+    """All threads change `n`; `scale` becomes a float, in each block anew."""
+    i = cuda.grid(1)
+    n = n + 1
+    cuda.syncthreads()
+    scale = scale * 0.5
+    cuda.syncthreads()
+    z[i] = n * 100 + scale + x[i % 4]
+
+
+def carried_in_one_region(z, x):
+    t = cuda.threadIdx.x
+    for k in range(3):
+        if k == 0:
+            v = x[t]
+        z[t] += v
+        v = v * 2
+        cuda.syncthreads()
+
+
+def types_that_are_not_kept(z, x):
+    """Only the float of `v` and the int of `w` are read behind a barrier; those of `s` meet."""
+    t = cuda.threadIdx.x
+    v = x[t]
+    w = v * 0.5
+    z[t] = v // 2
+    v = w + 1
+    w = t
+    s = 0
+    for _ in range(3):
+        cuda.syncthreads()
+        s += v
+    z[t] += s + w // 2
+
+
+def values_of_a_parted_condition(z, x):
+    t = cuda.threadIdx.x
+    found = x[t] > 1 and cuda.shfl_sync(0xFFFFFFFF, x[t], 3)
+    z[t] = found
+
+
+def rows_in_loops_of_a_region(z, x):
+    t = cuda.threadIdx.x
+    for k in range(2):
+        for i in range(4):
+            row = x[i]
+            z[t] += row[k]
+        cuda.syncthreads()
+
+
+def test_a_parameter_that_the_threads_change_begins_anew_in_each_block() -> None:
+    z = launched(parameter_that_changes, X, 5, 3, blocks=3)
+    np.testing.assert_array_equal(z, 600 + 1.5 + np.tile(X, 3))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "x", "expected"),
+    [
+        (carried_in_one_region, X, 7 * X),
+        (types_that_are_not_kept, X, X // 2 + 3 * (X * 0.5 + 1) + np.arange(4) // 2),
+        (values_of_a_parted_condition, X, np.where(X > 1, X[3], 0)),
+        (rows_in_loops_of_a_region, ROWS, np.full(4, ROWS.sum())),
+    ],
+    ids=lambda p: getattr(p, "__name__", ""),
+)
+def test_each_thread_keeps_its_own(kernel: Any, x: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(launched(kernel, x), expected)
+
+
+# --- all types, and random kernels ---
+
+TYPES = ["?", "u1", "i2", "i4", "u4", "i8", "u8", "f4", "f8", "c16"]
+PAIRS = list(itertools.permutations(TYPES, 2))
+COUNT = int(os.environ.get("NUMBASYNC_KERNELS", "3"))
+
+
+def both_kept(z, w, x, y):
+    t = cuda.threadIdx.x
+    v = x[t]
+    cuda.syncthreads()
+    z[t] = v
+    v = y[t]
+    cuda.syncthreads()
+    w[t] = v
+
+
+def one_kept(z, w, x, y):
+    t = cuda.threadIdx.x
+    v = x[t]
+    z[t] = v
+    v = y[t]
+    cuda.syncthreads()
+    w[t] = v
+
+
+@pytest.mark.parametrize("pair", PAIRS[7 :: max(1, len(PAIRS) // COUNT)], ids="-".join)
+def test_a_name_with_two_types(pair: tuple[str, str]) -> None:
+    x, y = (np.arange(1, 5).astype(dtype) for dtype in pair)
+    keys = tuple(ArrayKey(np.dtype(code).str, 1, "C") for code in pair * 2)
+    with pytest.raises(UntranslatableError, match="v, which is of several types"):
+        Compiled(cuda.jit(both_kept), keys, 1024)
+    if "c16" in pair:
+        return  # a complex number is put into no other number's place
+    z, w = (na.from_host(np.zeros_like(a)).sync() for a in (x, y))
+    na.launcher(cuda.jit(one_kept))[1, 4](z, w, x, y).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), x)
+    np.testing.assert_array_equal(w.to_host().sync(), y)
+
+
+@pytest.mark.parametrize("seed", range(1, COUNT))
+def test_barriers_change_nothing_where_threads_do_not_meet(seed: int) -> None:
+    source, expected, got = results(seed)
+    if isinstance(got, UntranslatableError):
+        assert "several types" in str(got) or "a view that is used" in str(got), source
+        return
+    assert not isinstance(got, Exception), source
+    for one, other in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(one, other, source)
+
+
+# --- shared arrays of device functions ---
+
+
+@cuda.jit(device=True)
+def handed_on(value, puts):
+    kept = cuda.shared.array(4, float32)
+    if puts > 0:
+        kept[cuda.threadIdx.x] = value
+    cuda.syncthreads()
+    return kept[3 - cuda.threadIdx.x]
+
+
+def called_twice(z, x, n):
+    t = cuda.threadIdx.x
+    z[t] = handed_on(float32(x[t]), n)
+    again = handed_on(float32(0), n - n)
+    z[t] += again * 100
+
+
+def called_with_other_types(z, x, n):
+    t = cuda.threadIdx.x
+    z[t] = handed_on(float32(x[t]), n)
+    handed_on(t, n)
+    again = handed_on(float32(0), n - n)
+    z[t] += again * 100
+
+
+def called_with_other_types_in_a_line(z, x, n):
+    t = cuda.threadIdx.x
+    z[t] = handed_on(float32(x[t]), n) + handed_on(t, n)
+
+
+@pytest.mark.parametrize("kernel", [called_twice, called_with_other_types])
+def test_the_shared_array_of_a_function_is_one_for_each_of_its_types(kernel: Any) -> None:
+    np.testing.assert_array_equal(launched(kernel, X, 1), X[::-1] * 101.0)
+
+
+def test_calls_with_several_types_in_a_line_are_refused() -> None:
+    with pytest.raises(UnsupportedKernelError, match="handed_on, which has a shared array"):
+        launched(called_with_other_types_in_a_line, X, 1)
