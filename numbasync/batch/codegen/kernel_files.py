@@ -18,17 +18,18 @@ import shutil
 import sys
 import tempfile
 import threading
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from numbasync import cache_folder
 from numbasync.backend.protocols import SOURCE_ATTR
-from numbasync.batch.codegen import folder_ownership, kernel_cache
+from numbasync.batch.codegen import kernel_cache
 from numbasync.batch.codegen.writer import KernelText
 from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
+
+KEPT = "Kernels of batches are"
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -97,21 +98,27 @@ def _load(text: KernelText) -> Launcher:
 
 def _write(where: Path, name: str, source: str) -> Path:
     """The path of the source file; an equal file stays untouched, since Numba compares its
-    modification time.
+    modification time. In this process's own folder, if `where` is not this user's alone any more.
     """
-    path = where / name
-    with contextlib.suppress(OSError, UnicodeError):
-        if path.read_text(encoding="utf-8") == source:
-            kernel_cache.use(path)
-            return path
-    where.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared meanwhile
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=where, suffix=".tmp", delete=False
-    ) as file:
-        file.write(source)
-    Path(file.name).replace(path)  # atomic for other processes
+    data = source.encode()
+    try:
+        # Numba would make this one with the umask's modes.
+        with cache_folder.opened(where / "__pycache__", make=True):
+            pass
+        with cache_folder.opened(where) as kept:
+            with contextlib.suppress(OSError):
+                if kept.read(name) == data:
+                    kernel_cache.use(where / name)
+                    return where / name
+            kept.write(name, data)
+    except OSError as error:
+        if where == _private():
+            raise
+        if isinstance(error, cache_folder.UntrustedError):
+            cache_folder.tell(KEPT, where, error)
+        return _write(_private(), name, source)
     kernel_cache.tidy(where)
-    return path
+    return where / name
 
 
 @functools.cache
@@ -120,24 +127,22 @@ def folder() -> Path:
     private folder of this process if that folder cannot be written to, or if other users can write
     to it, too. The folder also contains compiled code, which is run when it is loaded.
     """
-    path = cache_folder.root() / "batch"
     try:
-        cache_folder.make(path)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-        shared = folder_ownership.why_shared(path)
+        path = cache_folder.root() / "batch"
+        with cache_folder.opened(path, make=True) as kept:
+            kept.check_writable()
+            kept.check_entries()
+        with (
+            contextlib.suppress(FileNotFoundError),
+            cache_folder.opened(path / "__pycache__") as compiled,
+        ):
+            compiled.check_entries()
+    except cache_folder.UntrustedError as error:
+        cache_folder.tell(KEPT, path, error)
+        return _private()
     except OSError:
         return _private()
-    if not shared:
-        return path
-    warnings.warn(
-        f"Kernels of batches are not kept in {path}: {shared}, and what is kept is run when it is "
-        f"loaded. Make it a folder of yours alone, with chmod 700, or name another one: "
-        f"{cache_folder.SWITCH}.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return _private()
+    return path
 
 
 @functools.cache
