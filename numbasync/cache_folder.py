@@ -15,8 +15,10 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import stat
 import sys
+import tempfile
 import threading
 import uuid
 import warnings
@@ -292,6 +294,33 @@ def _why_foreign(status: os.stat_result, path: Path, may_share: bool = False) ->
 def _is_ours(status: os.stat_result) -> bool:
     """Whether this user or root owns it. Root can do everything anyway."""
     return not IS_CHECKED or status.st_uid in (os.geteuid(), 0)
+
+
+@contextlib.contextmanager
+def sigterm_as_exit() -> Iterator[None]:
+    """SIGTERM ends the block as `sys.exit` does, so that what it has made is removed; only where
+    the program has not said itself what the signal does, and on the main thread.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def temporary(prefix: str = "numbasync-") -> Iterator[Path]:
+    """A folder of this user alone that is gone behind the block, also if SIGTERM ends it."""
+    with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix=prefix) as path:
+        yield Path(path)
 
 
 def tell(what: str, path: Path, why: object, remedy: str = SWITCH) -> None:
