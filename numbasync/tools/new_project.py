@@ -119,7 +119,7 @@ def create(path: str | Path, where: Path) -> list[Path]:
     try:
         return _create(path, where)
     except OSError as error:
-        raise CallerError(f"{str(path):.200} cannot be made: {error.strerror or error}.") from None
+        raise CallerError(f"{path!s:.200} cannot be made: {error.strerror or error}.") from None
 
 
 def _create(path: str | Path, where: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -15,6 +16,7 @@ from numbasync import cache_folder
 from numbasync.collective import exchange
 from numbasync.collective.exchange import Exchange, GroupKey, forget, new_key
 from numbasync.errors import CallerError, CollectiveError, CollectiveTimeoutError, RankLostError
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(
     not hasattr(socket, "send_fds"), reason="processes exchange by Unix sockets"
@@ -71,8 +73,7 @@ def test_a_second_rank_0_before_the_others_have_come(temporary: Path) -> None:
     ranks = [Exchange(key, rank, LONG) for rank in range(2)]
     first = threading.Thread(target=ranks[0].connect)
     first.start()
-    while not Path(key.folder, "all").exists():
-        pass
+    asyncio.run(eventually(Path(key.folder, "all").exists))
     with pytest.raises(CollectiveError, match="was taken before"):
         Exchange(key, 0, LONG).connect()
     ranks[1].connect()
@@ -89,8 +90,7 @@ def test_a_rank_that_is_taken_is_refused(temporary: Path) -> None:
     threads = [threading.Thread(target=rank.connect) for rank in ranks[:2]]
     for thread in threads:
         thread.start()
-    while 1 not in ranks[0]._peers:
-        pass
+    asyncio.run(eventually(lambda: 1 in ranks[0]._peers))
     with pytest.raises(CollectiveTimeoutError, match="has not reached rank 0"):
         twice.connect()
     ranks[2].connect()

@@ -97,28 +97,32 @@ def _load(text: KernelText) -> Launcher:
 
 
 def _write(where: Path, name: str, source: str) -> Path:
-    """The path of the source file; an equal file stays untouched, since Numba compares its
-    modification time. In this process's own folder, if `where` is not this user's alone any more.
+    """The path of the source file; in this process's own folder, if it cannot be kept in `where`,
+    or that is not this user's alone any more.
     """
-    data = source.encode()
     try:
-        # Numba would make this one with the umask's modes.
-        with cache_folder.opened(where / "__pycache__", make=True):
-            pass
-        with cache_folder.opened(where) as kept:
-            with contextlib.suppress(OSError):
-                if kept.read(name) == data:
-                    kernel_cache.use(where / name)
-                    return where / name
-            kept.write(name, data)
+        return _put(where, name, source.encode(), above=True)
     except OSError as error:
-        if where == _private():
-            raise
-        if isinstance(error, cache_folder.UntrustedError):
+        if isinstance(error, cache_folder.UntrustedError) and where != _private():
             cache_folder.tell(KEPT, where, error)
-        return _write(_private(), name, source)
+    return _put(_private(), name, source.encode(), above=False)
+
+
+def _put(where: Path, name: str, data: bytes, above: bool) -> Path:
+    """Write the file, unless there is an equal one, which stays untouched: by its modification
+    time, Numba finds what was compiled from it.
+    """
+    path = where / name
+    with cache_folder.opened(where, make=True, above=above) as kept:
+        with contextlib.suppress(OSError):
+            if kept.read(name) == data:
+                kernel_cache.use(path)
+                return path
+        # Numba would make this one with the umask's modes.
+        with cache_folder.opened(where / "__pycache__", make=True, above=above):
+            kept.write(name, data)
     kernel_cache.tidy(where)
-    return where / name
+    return path
 
 
 @functools.cache
