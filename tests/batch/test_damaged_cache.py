@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import signal
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,3 +133,34 @@ def test_a_folder_that_changes_hands_while_the_process_runs(
     with pytest.warns(RuntimeWarning, match=f"not kept in {folder}: others can write"):
         assert _compiled() == 1
     assert not (tmp_path / "ran").exists()
+
+
+PRIVATE = """
+import os, signal, sys
+from numbasync.batch.codegen import kernel_files
+print(kernel_files._private(), flush=True)
+if sys.argv[1:]:
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+"""
+
+
+@pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="Windows has no such locks")
+def test_a_private_folder_of_a_process_that_was_ended_is_removed_by_the_next(
+    tmp_path: Path, python: str, python_env: dict[str, str]
+) -> None:
+    env = {**python_env, "TMPDIR": str(tmp_path)}
+
+    def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [python, "-c", PRIVATE, *arguments]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+    ended = start("killed")
+    assert ended.returncode == -signal.SIGTERM, ended.stderr
+    assert [str(path) for path in tmp_path.iterdir()] == [ended.stdout.strip()]
+    (tmp_path / "numbasync-batch-of-nobody").mkdir(0o700)  # another process has just made it
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        own = kernel_files._private.__wrapped__()  # of a process that lives
+    assert start().returncode == 0
+    assert set(os.listdir(tmp_path)) == {own.name, "numbasync-batch-of-nobody"}

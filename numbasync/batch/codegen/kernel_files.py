@@ -29,7 +29,13 @@ from numbasync.batch.codegen.writer import KernelText
 from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 KEPT = "Kernels of batches are"
+PREFIX, LOCK = "numbasync-batch-", "lock"  # of private folders
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -151,8 +157,13 @@ def folder() -> Path:
 
 @functools.cache
 def _private() -> Path:
-    """A folder that is deleted when this process ends, but not when a child of it ends."""
-    path, owner = tempfile.mkdtemp(prefix="numbasync-batch-"), os.getpid()
+    """A folder that is deleted when this process ends, but not when a child of it ends. Those of
+    processes that a signal ended are deleted by the next one.
+    """
+    _remove_abandoned()
+    path, owner = tempfile.mkdtemp(prefix=PREFIX), os.getpid()
+    if _locked(Path(path, "locking")) is not None:  # and named only then, for who looks meanwhile
+        os.rename(Path(path, "locking"), Path(path, LOCK))
 
     def remove() -> None:
         if os.getpid() == owner:
@@ -160,3 +171,26 @@ def _private() -> Path:
 
     atexit.register(remove)
     return Path(path)
+
+
+def _locked(path: Path) -> int | None:
+    """The descriptor of a file that no other process has locked, locked while this one lives."""
+    if fcntl is None:
+        return None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_abandoned() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            with cache_folder.opened(path, above=False) as folder:  # else another user's
+                descriptor = _locked(path / LOCK) if LOCK in folder.names() else None
+            if descriptor is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(descriptor)
