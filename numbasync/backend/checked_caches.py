@@ -106,7 +106,8 @@ class Places(caching.CompileResultCacheImpl):  # type: ignore[misc]
 def file_of(place: Any, suffix: str = "") -> Any:
     """The file of a function in its place."""
     locator = place.locator
-    return _File(
+    file: Any = _File
+    return file(
         locator.get_cache_path(), f"{place.filename_base}{suffix}", locator.get_source_stamp()
     )
 
@@ -115,17 +116,18 @@ class _FunctionCache(CheckedCache, caching.FunctionCache):  # type: ignore[misc]
     _impl_class = Places
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
+        super().__init__(function)  # pyright: ignore[reportCallIssue]
         self._cache_file = file_of(self._impl)
 
 
 def kept(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """`njit(signature, nogil=True, cache=True)`, with a folder that is checked."""
+    cache: Any = _FunctionCache
 
     def compiled(function: Callable[..., Any]) -> Any:
         dispatcher: Any = njit(nogil=True)(function)
         with contextlib.suppress(RuntimeError):
-            dispatcher._cache = _FunctionCache(function)
+            dispatcher._cache = cache(function)
         dispatcher.compile(signature)
         dispatcher.disable_compile()
         return dispatcher

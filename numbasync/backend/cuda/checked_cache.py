@@ -26,11 +26,13 @@ class _Places(CUDACacheImpl):  # type: ignore[misc]
 
 class _Cache(CheckedCache, CUDACache):  # type: ignore[misc]
     _impl_class = _Places
+    _launch_config_marker_path: str
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         locator = self._impl.locator
-        self._cache_file = _File(
+        file: Any = _File
+        self._cache_file = file(
             locator.get_cache_path(), self._impl.filename_base, locator.get_source_stamp()
         )
 

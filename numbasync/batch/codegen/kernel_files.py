@@ -139,6 +139,9 @@ def folder() -> Path:
     """
     try:
         path = cache_folder.root() / "batch"
+    except OSError:
+        return _private()
+    try:
         with cache_folder.opened(path, make=True) as kept:
             kept.check_writable()
             kept.check_entries()
