@@ -37,9 +37,9 @@ def _cpu() -> tuple[Device, ...]:
     from numbasync.backend import cpu
 
     text = os.environ.get("NUMBASYNC_CPU_DEVICES", "2")
-    if not text.isdecimal() or not 1 <= int(text) <= 64:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= 64:
         raise DeviceUnavailableError(
-            f"NUMBASYNC_CPU_DEVICES={text!r} is not a number of virtual CPU devices.\n"
+            f"NUMBASYNC_CPU_DEVICES={text!r:.60} is not a number of virtual CPU devices.\n"
             "Write a whole number from 1 to 64, or unset it for 2."
         )
     return cpu.find(int(text))

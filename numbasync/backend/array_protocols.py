@@ -10,6 +10,7 @@ refuses to export: with a gradient, or with a pending conjugation.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ UNKNOWN = -1  # __cuda_array_interface__ does not name the GPU
 
 VERSION = (1, 0)
 READ_ONLY, IS_COPIED = 1, 2
+MOST_AXES = 64  # as many as NumPy has
 
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
 _VERSIONED = struct.Struct("@IIPPQ")  # the header before the tensor in a versioned capsule
@@ -218,6 +220,8 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
     data, _, _, ndim, code, bits, lanes, extents, steps, offset = _TENSOR.unpack(
         ctypes.string_at(address, _TENSOR.size)
     )
+    if not 0 <= ndim <= MOST_AXES or (ndim and not extents):
+        raise ShapeError(f"{name_of(obj)} lends an array of {ndim} axes without their extents.")
     shape = _integers(extents, ndim)
     dtype = _dtype(obj, code, bits, lanes)
     strides = None
@@ -312,12 +316,22 @@ def _checked(
     if strides is None or 0 in shape:
         strides = layout.contiguous_strides(shape, dtype.itemsize)
     size = dtype.itemsize
+    if any(n < 0 for n in shape) or math.prod(shape) * size >= 2**63:
+        raise ShapeError(
+            f"{name_of(obj)} says that its shape is {shape}; extents are 0 or more, and an array "
+            "has less than 2^63 bytes."
+        )
     if any(n > 1 and stride % size for n, stride in zip(shape, strides, strict=True)):
         raise ShapeError(
             f"{name_of(obj)} has strides of {strides} bytes, no whole numbers of its elements of "
             f"{size}.\nPass a contiguous copy of it."
         )
     low, high = layout.span(shape, strides, size)
+    if high > low and not 0 < address + low <= address + high < 2**64:
+        raise ShapeError(
+            f"{name_of(obj)} says that its {high - low} bytes are at {address + low:#x}, where no "
+            "memory is."
+        )
     if high > low and address % dtype.alignment:
         raise ShapeError(
             f"{name_of(obj)} begins at {address:#x}, where no {dtype} can lie: a GPU reads them at "

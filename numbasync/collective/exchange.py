@@ -13,9 +13,10 @@ import contextlib
 import hashlib
 import mmap
 import os
+import re
 import select
-import shutil
 import socket
+import stat
 import struct
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from numbasync import cache_folder
 from numbasync.errors import (
     CallerError,
     CollectiveError,
@@ -37,6 +39,12 @@ SLOT_BYTES = 4 << 20
 DIGEST_BYTES = 16
 GO, LOST, LATE, UNEQUAL = range(4)  # the answers of rank 0
 ANSWER = struct.Struct("<ii")  # an answer, and the rank that it is about
+
+PREFIX = "numbasync-"  # of the name of a group's folder
+MADE = "made"  # the file by which `new_key` marks a folder that is to be removed
+_SOCKETS = re.compile(r"all|\d+-\d+")
+_OPEN_FILES = "/proc/self/fd"
+MOST_BYTES = 90  # of a folder's path where a socket has to be named by it: of 104 in all
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -59,13 +67,45 @@ def new_key(size: int) -> GroupKey:
     stands for when its communicator is closed.
 
     Raises:
-        CallerError: `size` is not a positive whole number, or the system has no Unix sockets.
+        CallerError: `size` is not a positive whole number, the system has no Unix sockets, or the
+            folder for temporary files is missing, or has too long a name for them.
     """
     if not isinstance(size, int) or size < 1:
         raise CallerError(f"a group has 1 rank or more, not {size!r}.")
     if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):
         raise CallerError(f"processes exchange by Unix sockets, which {sys.platform} has not.")
-    return GroupKey(tempfile.mkdtemp(prefix="numbasync-"), size)
+    try:
+        path = tempfile.mkdtemp(prefix=PREFIX)
+        if len(os.fsencode(path)) > MOST_BYTES and not os.path.isdir(_OPEN_FILES):
+            os.rmdir(path)
+            raise CallerError(
+                f"{path} is too long for the name of a socket; name a shorter folder by TMPDIR."
+            )
+        Path(path, MADE).touch(mode=0o600)
+    except OSError as error:
+        raise CallerError(
+            f"no folder can be made for the group: {error}; name another one by TMPDIR."
+        ) from None
+    return GroupKey(path, size)
+
+
+def forget(key: GroupKey) -> None:
+    """Remove what a key stands for, if `new_key` made it; any other folder is left alone."""
+    path = Path(key.folder)
+    with contextlib.suppress(OSError):
+        with cache_folder.opened(path, above=False) as folder:
+            names = folder.names()
+            is_made = path.name.startswith(PREFIX) and MADE in names
+            if not is_made or not all(n == MADE or _is_socket(folder, n) for n in names):
+                return
+            for name in names:
+                folder.remove(name)
+        path.rmdir()
+
+
+def _is_socket(folder: cache_folder.Folder, name: str) -> bool:
+    mode = folder.status(name).st_mode
+    return stat.S_ISSOCK(mode) and _SOCKETS.fullmatch(name) is not None
 
 
 class Exchange:
@@ -90,6 +130,7 @@ class Exchange:
         self._peers = dict[int, socket.socket]()  # by rank; of any rank but 0, rank 0 alone
         self._failure: CollectiveError | None = None
         self._slots: np.ndarray[Any, np.dtype[np.uint8]] | None = None  # until connected
+        self._has_group = False  # this one listens for the whole group
 
     # --- connecting ---
 
@@ -98,12 +139,29 @@ class Exchange:
 
         Raises:
             CollectiveTimeoutError: not every rank has connected in time.
+            CollectiveError: rank 0 was taken before, or the folder is not this user's alone.
         """
         if self._slots is not None:
             return self._slots
         deadline = time.monotonic() + self.timeout
         try:
-            memory = self._listen(deadline) if self.rank == 0 else self._connect(deadline)
+            # Relative to the open folder, so that it is the one that was checked; such a name of a
+            # socket is short, too.
+            with cache_folder.opened(Path(self.key.folder), above=False) as folder:
+                where = f"{_OPEN_FILES}/{folder.descriptor}"
+                where = where if os.path.isdir(where) else self.key.folder
+                at = os.path.join(where, os.path.basename(self._path))
+                is_first = self.rank == 0
+                memory = self._listen(at, deadline) if is_first else self._connect(at, deadline)
+        except FileNotFoundError:
+            self.close()
+            raise self._gone() from None
+        except cache_folder.UntrustedError as error:
+            self.close()
+            raise CollectiveError(
+                f"rank {self.rank} of {self._path} does not connect: {error}. Make a key by "
+                "na.collective.new_key."
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -117,18 +175,26 @@ class Exchange:
         name = "all" if self._pair is None else "{}-{}".format(*self._pair)
         return str(Path(self.key.folder, name))
 
-    def _listen(self, deadline: float) -> int:
+    def _gone(self) -> CollectiveError:
+        if self.rank == 0:
+            return CollectiveError(
+                f"rank 0 of {self._path} was taken before, or has left: connect by a new key."
+            )
+        return RankLostError(f"rank {self.rank} of {self._path}: rank 0 has left the group.")
+
+    def _listen(self, at: str, deadline: float) -> int:
         """Wait for the other ranks, and pass the shared memory to each; its descriptor."""
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108  # of no name
         with tempfile.TemporaryFile(dir=folder) as file, socket.socket(socket.AF_UNIX) as server:
             file.truncate(2 * self.size * SLOT_BYTES)
             try:
-                server.bind(self._path)
+                server.bind(at)
             except OSError as error:
                 raise CollectiveError(
                     f"rank 0 of {self._path} was taken before, or has left ({error}): connect by a "
                     "new key."
                 ) from error
+            self._has_group = self._pair is None
             server.listen(self.size)
             while len(self._peers) < self.size - 1:
                 server.settimeout(_left(deadline))
@@ -142,26 +208,27 @@ class Exchange:
                         f"ranks {missing} of {self.size} have not connected in {self.timeout} s: "
                         "they were not started, or have failed."
                     ) from None
+                if not 0 < rank < self.size or rank in self._peers:
+                    peer.close()  # a rank that is taken
+                    continue
                 self._peers[rank] = peer
             for peer in self._peers.values():
                 socket.send_fds(peer, [b"m"], [file.fileno()])
             return os.dup(file.fileno())
 
-    def _connect(self, deadline: float) -> int:
+    def _connect(self, at: str, deadline: float) -> int:
         """Connect to rank 0; the descriptor of the shared memory."""
         peer = self._peers[0] = socket.socket(socket.AF_UNIX)
         while True:
             try:
                 peer.settimeout(_left(deadline))
-                peer.connect(self._path)
+                peer.connect(at)
                 peer.sendall(array.array("i", [self.rank]))
                 _, descriptors, _, _ = socket.recv_fds(peer, 1, 1)
                 return descriptors[0]
             except (FileNotFoundError, ConnectionRefusedError):
                 if not os.path.isdir(self.key.folder):
-                    raise RankLostError(
-                        f"rank {self.rank} of {self._path}: rank 0 has left the group."
-                    ) from None
+                    raise self._gone() from None
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.005)  # until rank 0 listens
@@ -278,8 +345,9 @@ class Exchange:
         )
         for peer in self._peers.values():
             peer.close()
-        if self.rank == 0 and self._pair is None:
-            shutil.rmtree(self.key.folder, ignore_errors=True)
+        if self._has_group:  # not one that was refused: the group lives
+            self._has_group = False
+            forget(self.key)
 
 
 def _left(deadline: float) -> float:

@@ -12,9 +12,10 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
+from numbasync import cache_folder
 from numbasync.device.device import Device, default_device, devices, set_default_device, use_device
 from numbasync.device.storage import MemoryPool
-from numbasync.errors import CallerError
+from numbasync.errors import CallerError, StateError
 from numbasync.ops.backpressure import limit as limit_device
 
 AUTO = "auto"
@@ -120,14 +121,21 @@ def _place() -> int:
         import fcntl
     except ImportError:  # Windows
         return 0
-    folder = Path(tempfile.gettempdir()) / f"numbasync-workers-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for place in count():
-        file = os.open(folder / str(place), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(file)
-        else:
-            return place  # the file stays open, and so locked
+    path = Path(tempfile.gettempdir()) / f"numbasync-workers-{os.getuid()}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        with cache_folder.opened(path, make=True, above=False) as folder:
+            for place in count():
+                file = os.open(str(place), flags, 0o600, dir_fd=folder.descriptor)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    os.close(file)
+                else:
+                    return place  # the file stays open, and so locked
+    except OSError as error:
+        raise StateError(
+            f"workers take their places in {path}, which cannot be used: {error}. Remove it, set "
+            "TMPDIR to another folder, or give each worker its device: WorkerDevice('cuda:1')."
+        ) from None
     raise AssertionError

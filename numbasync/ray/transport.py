@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import atexit
-import shutil
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ray.experimental.rdt.util import (  # pyright: ignore[reportMissingImports]
 )
 
 from numbasync.collective import Communicator, GroupKey, new_key, recv, send
+from numbasync.collective.exchange import forget
 from numbasync.device.device import default_device
 from numbasync.errors import CallerError, StateError
 from numbasync.tensors.devices import to_device
@@ -208,7 +208,7 @@ class Transport(TensorTransportManager):
             comm = self._open.pop(key, None)
         if comm is not None:
             comm.close()
-        shutil.rmtree(key.folder, ignore_errors=True)
+        forget(key)
 
     def _close(self) -> None:
         for key in {*self._open, *self._keys.values()}:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from numbasync import __version__
+from numbasync.cache_folder import sigterm_as_exit
 from numbasync.device.device import Device, default_device, devices
 from numbasync.errors import CallerError, DeviceUnavailableError, NumbasyncError
 
@@ -16,7 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the process's exit status."""
     args = _parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        with sigterm_as_exit():
+            return int(args.run(args))
     except NumbasyncError as error:
         print(f"numbasync {args.command}: {error}", file=sys.stderr)
         return 1

@@ -6,13 +6,13 @@ import importlib
 import importlib.util
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numbasync as na
+from numbasync import cache_folder
 from numbasync.errors import CallerError, MissingExtraError, StateError
 from numbasync.tools.local_cluster import local_client
 
@@ -65,7 +65,7 @@ def run(
     with ExitStack() as stack:
         folder = Path(images or ".")
         if images == "":
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder = stack.enter_context(cache_folder.temporary())
             cluster_images.write_samples(folder)
         if images is not None:
             cluster_images.pictures_of(folder)  # before a cluster is started for nothing

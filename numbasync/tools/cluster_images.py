@@ -10,8 +10,6 @@ not depend on the order of the tasks, on how many workers there are, or on tasks
 from __future__ import annotations
 
 import asyncio
-import os
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -22,7 +20,8 @@ import numpy as np
 import numbasync as na
 from numbasync.errors import CallerError, InternalError
 from numbasync.tools.cluster_progress import Finished, run_tasks, show_workers, workers_of
-from numbasync.tools.demo import photographs, read_picture
+from numbasync.tools.demo import photographs, read_picture, refuse_link
+from numbasync.tools.demo import write_picture as _write
 
 TASK_PICTURES = 4
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -108,15 +107,6 @@ def _pixels(path: str) -> np.ndarray[Any, Any]:
     return read_picture(Path(path)).pixels
 
 
-def _write(levels: np.ndarray[Any, Any], target: Path) -> None:
-    """Write a file that is whole whenever it is there: another worker may write it, too."""
-    from PIL import Image
-
-    part = target.with_name(f".{target.name}.{uuid.uuid4()}")
-    Image.fromarray(levels).save(part, "PNG")
-    os.replace(part, target)
-
-
 def _most_memory() -> int:
     """The most bytes that tensors of this worker had at once."""
     return na.default_device().pool.stats().used_high
@@ -160,7 +150,8 @@ def equalise_folder(client: Any, console: Any, folder: Path, out: Path) -> None:
     Every worker must see both folders.
 
     Raises:
-        CallerError: `folder` has no pictures, or is `out`, or two results have one name.
+        CallerError: `folder` has no pictures, or is `out`, or two results have one name, or `out`
+            is a link.
         InternalError: a result is not NumPy's.
     """
     from numbasync_kernels import image
@@ -172,6 +163,7 @@ def equalise_folder(client: Any, console: Any, folder: Path, out: Path) -> None:
     name, count = targets.most_common(1)[0]
     if count > 1:
         raise CallerError(f"{count} pictures of {folder} have the result {name}: rename one.")
+    refuse_link(out)
     out.mkdir(parents=True, exist_ok=True)
     tasks = [paths[i : i + TASK_PICTURES] for i in range(0, len(paths), TASK_PICTURES)]
     console.print(

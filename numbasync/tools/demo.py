@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import struct
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +75,8 @@ def _choose_targets(pictures: list[Picture], images: Sequence[Path], out: Path |
     taken: set[Path] = set()
     for i, picture in enumerate(pictures):
         folder = out if out is not None else images[i].parent
+        if out is not None:
+            refuse_link(out)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -85,6 +89,15 @@ def _choose_targets(pictures: list[Picture], images: Sequence[Path], out: Path |
             target = folder / f"{name}-{len(taken)}.png"
         taken.add(target)
         picture.target = target
+
+
+def refuse_link(out: Path) -> None:
+    """
+    Raises:
+        CallerError: a folder for results is a link, perhaps one that another user has made.
+    """
+    if out.is_symlink():
+        raise CallerError(f"--out {out} is a link to {os.readlink(out)}; name the folder itself.")
 
 
 def photographs() -> list[Path]:
@@ -100,21 +113,29 @@ def read_picture(path: Path) -> Picture:
     """A picture of three bytes a pixel.
 
     Raises:
-        CallerError: there is no such file, or it is no picture.
+        CallerError: there is no such file, or it is no picture, or one of more pixels than Pillow
+            takes for harmless.
     """
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
-            return Picture(path.stem, _rgb(image))
+            most = Image.MAX_IMAGE_PIXELS
+            if most is None or image.width * image.height <= most:
+                return Picture(path.stem, _rgb(image))
     except FileNotFoundError:
         raise CallerError(
             f"{path} does not exist; name a picture, or none for photographs."
         ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        pass
     except UnidentifiedImageError:
         raise CallerError(f"{path} is no picture that Pillow can read; use PNG or JPEG.") from None
     except OSError as error:
         raise CallerError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, SyntaxError, EOFError, struct.error) as error:  # as Pillow's decoders raise
+        raise CallerError(f"{path} is a damaged picture: {error}.") from None
+    raise CallerError(f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller.")
 
 
 def _rgb(image: Any) -> np.ndarray[Any, Any]:
@@ -298,12 +319,26 @@ def _check(picture: Picture) -> float:
 
 def _save(picture: Picture) -> None:
     """Save, side by side, the picture, its equalised levels and its edges."""
-    from PIL import Image
-
     assert picture.equalised is not None and picture.edges is not None  # it was checked
     edges = np.clip(picture.edges, 0, 255).astype(np.uint8)
     after = [np.repeat(plane[..., None], 3, axis=2) for plane in (picture.equalised, edges)]
-    Image.fromarray(np.hstack([picture.pixels, *after])).save(picture.target)
+    write_picture(np.hstack([picture.pixels, *after]), picture.target)
+
+
+def write_picture(pixels: np.ndarray[Any, Any], target: Path) -> None:
+    """Write a PNG file that is whole whenever it is there, since another process may write it, too.
+    A link is replaced, not followed.
+    """
+    from PIL import Image
+
+    part = target.with_name(f".{uuid.uuid4()}.png")
+    try:
+        Image.fromarray(pixels).save(part, "PNG")
+        os.replace(part, target)
+    except OSError as error:
+        raise CallerError(f"{target} cannot be written: {error.strerror or error}.") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _report(

@@ -116,6 +116,13 @@ def create(path: str | Path, where: Path) -> list[Path]:
         CallerError: the folder is not empty, a module cannot have that name, or the folder cannot
             be made.
     """
+    try:
+        return _create(path, where)
+    except OSError as error:
+        raise CallerError(f"{path!s:.200} cannot be made: {error.strerror or error}.") from None
+
+
+def _create(path: str | Path, where: Path) -> list[Path]:
     root = _root(path, where)
     name = Path(os.path.abspath(root)).name
     module = name.replace("-", "_")
@@ -132,10 +139,7 @@ def create(path: str | Path, where: Path) -> list[Path]:
     written = []
     for file, text in FILES.items():
         target = root / file.format(module=module)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CallerError(f"{root} cannot be made: {error}.") from None
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text.replace("{module}", module).replace("{project}", name))
         written.append(target)
     return written
@@ -143,7 +147,12 @@ def create(path: str | Path, where: Path) -> list[Path]:
 
 def _root(path: str | Path, where: Path) -> Path:
     """The project's folder."""
-    return Path(os.path.normpath(where / Path(path).expanduser()))
+    try:
+        return Path(os.path.normpath(where / Path(path).expanduser()))
+    except RuntimeError:
+        raise CallerError(
+            f"{str(path)!r:.200} begins with the home folder of nobody; write the path in full."
+        ) from None
 
 
 def _is_installed(module: str) -> bool:

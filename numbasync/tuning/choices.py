@@ -6,9 +6,11 @@ and to the key of a call. It is computed from measurements that are kept on disk
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Hashable
 from functools import cached_property
@@ -27,7 +29,7 @@ from numbasync.tensors.tensor import Tensor
 from numbasync.tuning import digests
 from numbasync.tuning.configurations import Configurations
 from numbasync.tuning.keys import Key, key_of
-from numbasync.tuning.measurements import Measurements
+from numbasync.tuning.measurements import KEPT, Measurements
 from numbasync.tuning.session import Rules, Session
 
 MOST_KNOWN = 4096  # kinds of calls whose choice is looked up, not computed; see `Memo`
@@ -94,7 +96,9 @@ class Choices:
         table = self._tables.get((device, key))
         if table is None:
             identity = {**self._identity, **_described(device)}
-            path = _folder() / f"{self._files}-{digests.digest(repr(identity), key)}.json"
+            name = f"{self._files}-{digests.digest(repr(identity), key)}.json"
+            folder = _folder()
+            path = folder and folder / name
             table = Measurements(path, identity, key, self._rounds)
             table = self._tables.setdefault((device, key), table)
         return table
@@ -115,8 +119,16 @@ class Choices:
         """Forget all measurements of this kernel and these configurations, on disk, too."""
         self._tables.clear()
         self._known.clear()
-        for path in _folder().glob(f"{self._files}-*.json"):
-            path.unlink(missing_ok=True)
+        folder = _folder()
+        if folder is None:
+            return
+        with (
+            contextlib.suppress(FileNotFoundError, cache_folder.UntrustedError),
+            cache_folder.opened(folder) as kept,
+        ):
+            for name in kept.names():
+                if name.startswith(f"{self._files}-") and name.endswith(".json"):
+                    kept.remove(name)
 
     def __repr__(self) -> str:
         chosen = [
@@ -127,8 +139,13 @@ class Choices:
         return "; ".join([f"{len(self.configurations)} configurations", *chosen])
 
 
-def _folder() -> Path:
-    return cache_folder.root() / "autotune"
+def _folder() -> Path | None:
+    """Where measurements are kept; None: the user has no folder for it."""
+    try:
+        return cache_folder.root() / "autotune"
+    except OSError as error:
+        warnings.warn(f"{KEPT} not kept: {error}.", RuntimeWarning, stacklevel=2)
+        return None
 
 
 def _quick_key(values: tuple[Any, ...]) -> tuple[Hashable, ...] | None:

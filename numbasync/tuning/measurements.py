@@ -6,11 +6,9 @@ where it stopped. Several processes may write it: each version is one process's 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import statistics
-import tempfile
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -25,6 +23,7 @@ Status: TypeAlias = Literal["pending", "measured", "slow", "wrong", "illegal"]
 SLOW = 3.0
 TRIAL = 2  # samples; the first one of all may have been held up
 FORMAT = 1
+KEPT = "What tuning measures is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +73,17 @@ class Entry:
             ValueError, TypeError: the file holds something else.
         """
         entry = cls(**stored)
-        samples_fit = all(isinstance(ms, float) and 0 <= ms < math.inf for ms in entry.samples)
-        lacks_samples = entry.status == "measured" and not entry.samples
-        if entry.status not in get_args(Status) or not samples_fit or lacks_samples:
+        fits = (
+            type(entry.status) is str
+            and entry.status in get_args(Status)
+            and type(entry.checked) is bool
+            and type(entry.reason) is str
+            and type(entry.samples) is list
+            and all(type(ms) is float and 0 <= ms < math.inf for ms in entry.samples)
+        )
+        # Only what was checked has been measured, and only that may be chosen.
+        needs_samples = fits and entry.status in ("measured", "slow")
+        if not fits or (needs_samples and not (entry.samples and entry.checked)):
             raise ValueError("not an entry")
         return entry
 
@@ -89,9 +96,10 @@ class Measurements:
         entries: one for each configuration, in their order.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any], key: str, rounds: int) -> None:
+    def __init__(self, path: Path | None, identity: dict[str, Any], key: str, rounds: int) -> None:
         """
         Args:
+            path: of the file; None: nothing is kept.
             identity: what the measurements hold for; a file of another identity is not used.
             rounds: the number of samples after which a configuration is measured.
         """
@@ -103,35 +111,37 @@ class Measurements:
 
     def _load(self) -> list[Entry] | None:
         # Whatever cannot be read or is not as expected is measured anew, and replaced.
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            stored = json.loads(self._path.read_text(encoding="utf-8"))
+        if self._path is None:
+            return None
+        try:
+            with cache_folder.opened(self._path.parent) as folder:
+                stored = json.loads(folder.read(self._path.name).decode())
             if stored["identity"] == self._identity:
                 entries = [Entry.of(entry) for entry in stored["entries"]]
                 if len(entries) == len(self._identity["configurations"]):
                     return entries
+        except cache_folder.UntrustedError as error:
+            cache_folder.tell(KEPT, self._path.parent, error)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            pass
         return None
 
     def save(self) -> None:
         """Replace the file. Gives a RuntimeWarning if that is not possible."""
+        if self._path is None:
+            return
         text = json.dumps(
             {"identity": self._identity, "entries": [asdict(entry) for entry in self.entries]},
             indent=1,
         )
-        temporary = None
         try:
-            folder = self._path.parent
-            cache_folder.make(folder)
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=folder, suffix=".tmp", delete=False
-            ) as file:
-                temporary = Path(file.name)
-                file.write(text)
-            temporary.replace(self._path)  # atomic for other processes
+            with cache_folder.opened(self._path.parent, make=True) as folder:
+                folder.write(self._path.name, text.encode())  # atomic for other processes
+        except cache_folder.UntrustedError as error:
+            cache_folder.tell(KEPT, self._path.parent, error)
         except OSError as error:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
             warnings.warn(
-                f"What tuning measures is not kept in {self._path.parent}: {error}. Make the "
+                f"{KEPT} not kept in {self._path.parent}: {error}. Make the "
                 f"folder writable, or name another one: {cache_folder.SWITCH}.",
                 RuntimeWarning,
                 stacklevel=2,

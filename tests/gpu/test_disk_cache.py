@@ -72,6 +72,35 @@ def test_a_second_process_compiles_nothing(
     assert second[2] == "0 0"
 
 
+POISON = """
+import os, pickle, sys
+
+class Ran:
+    def __reduce__(self):
+        return os.mkdir, (sys.argv[1],)
+
+sys.stdout.buffer.write(pickle.dumps(Ran()))
+"""
+
+
+@pytest.mark.parametrize("how", ["damaged", "others can write"])
+def test_what_is_damaged_or_what_others_can_write_is_not_loaded(
+    tmp_path: Path, python: str, python_env: dict[str, str], how: str
+) -> None:
+    program_twice(PROGRAM, tmp_path, python, python_env)
+    ran, poison = tmp_path / "ran", b""
+    if how != "damaged":
+        made = subprocess.run([python, "-c", POISON, str(ran)], capture_output=True, check=True)
+        poison = made.stdout
+        (tmp_path / "cache").chmod(0o777)
+    for file in (tmp_path / "cache").rglob("*.nb*"):
+        file.write_bytes(poison)
+    first, second = program_twice(PROGRAM, tmp_path, python, python_env)
+    assert first[0] == second[0] == "3000.0" and first[2] == "2 2"
+    assert second[2] == ("0 0" if how == "damaged" else "2 2")
+    assert not ran.exists()
+
+
 BATCH = """
 import numpy as np
 import numbasync as na

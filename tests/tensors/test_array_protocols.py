@@ -125,7 +125,27 @@ def test_what_a_capsule_says_of_writing() -> None:
     assert not array_protocols.read_dlpack(Made(array)).readonly
 
 
+def _extents(*extents: int) -> Any:
+    return (ctypes.c_int64 * len(extents))(*extents)
+
+
 REFUSED: dict[str, tuple[Made, type, str]] = {
+    "a negative extent": (Made(np.zeros(3), shape=_extents(-3)), ShapeError, r"shape is \(-3,\)"),
+    "an empty axis and a negative one": (
+        Made(np.zeros((3, 1)), shape=_extents(0, -1)), ShapeError, r"shape is \(0, -1\)",
+    ),
+    "too many bytes": (
+        Made(np.zeros((3, 1)), shape=_extents(2**62, 2**62), strides=_extents(0, 0)), ShapeError,
+        r"less than 2\^63 bytes",
+    ),
+    "beyond all memory": (
+        Made(np.zeros(3), shape=_extents(2**40), strides=_extents(2**40)), ShapeError,
+        "where no memory is",
+    ),
+    "no address": (Made(np.zeros(3), data=None), ShapeError, "where no memory is"),
+    "axes below zero": (Made(np.zeros(3), ndim=-1), ShapeError, "array of -1 axes"),
+    "a billion axes": (Made(np.zeros(3), ndim=10**9), ShapeError, "array of 1000000000 axes"),
+    "no extents": (Made(np.zeros(3), shape=None), ShapeError, "array of 1 axes without"),
     "wide bfloat": (Made(np.zeros(3, np.int32), code=4), DTypeError, r"32 bits.*kind 4"),
     "float8": (Made(np.zeros(3, np.int8), code=10), DTypeError, "8 bits of DLPack's kind 10"),
     "int4": (Made(np.zeros(3, np.int8), bits=4), DTypeError, "4 bits of DLPack's kind 0"),

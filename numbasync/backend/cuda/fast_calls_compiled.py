@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from numbasync.backend.checked_caches import kept
 
 _address, _number = types.intp, types.uint32
 
@@ -48,7 +50,7 @@ def _word(typing: Any, address: Any, index: Any) -> Any:
     return types.intp(types.intp, types.intp), generate
 
 
-@njit(types.int32(_address), nogil=True, cache=True)
+@kept(types.int32(_address))
 def launch(r: Any) -> Any:
     return _launch_kernel(
         _word(r, 0), _word(r, 1), _word(r, 2), _word(r, 3), _word(r, 4), _word(r, 5), _word(r, 6),
@@ -56,12 +58,12 @@ def launch(r: Any) -> Any:
     )  # fmt: skip
 
 
-@njit(types.int32(_address, _address, types.int64), nogil=True, cache=True)
+@kept(types.int32(_address, _address, types.int64))
 def write_word(stream: Any, word: Any, number: Any) -> Any:
     return _write_value(stream, word, number & 0xFFFFFFFF, 0)
 
 
-@njit(types.int32(_address), nogil=True, cache=True)
+@kept(types.int32(_address))
 def query(stream: Any) -> Any:
     return _query(stream)
 
@@ -70,7 +72,7 @@ def query(stream: Any) -> Any:
 LOOKS = 16
 
 
-@njit(types.int32(_address), nogil=True, cache=True)
+@kept(types.int32(_address))
 def spin_poll(stream: Any) -> Any:
     status = _query(stream)
     for _ in range(LOOKS):
@@ -80,14 +82,12 @@ def spin_poll(stream: Any) -> Any:
     return status
 
 
-@njit(types.int32(_address), nogil=True, cache=True)
+@kept(types.int32(_address))
 def synchronize(stream: Any) -> Any:
     return _synchronize(stream)
 
 
-@njit(
-    types.int32(_address, types.int64, types.int64, types.int64, _address), nogil=True, cache=True
-)
+@kept(types.int32(_address, types.int64, types.int64, types.int64, _address))
 def fill(dst: Any, unit: Any, number: Any, count: Any, stream: Any) -> Any:
     if unit == 1:
         return _fill_8(dst, number & 0xFF, count, stream)
@@ -96,16 +96,16 @@ def fill(dst: Any, unit: Any, number: Any, count: Any, stream: Any) -> Any:
     return _fill_32(dst, number & 0xFFFFFFFF, count, stream)
 
 
-@njit(types.int32(_address, _address, types.int64, _address), nogil=True, cache=True)
+@kept(types.int32(_address, _address, types.int64, _address))
 def upload(dst: Any, src: Any, nbytes: Any, stream: Any) -> Any:
     return _upload(dst, src, nbytes, stream)
 
 
-@njit(types.int32(_address, _address, types.int64, _address), nogil=True, cache=True)
+@kept(types.int32(_address, _address, types.int64, _address))
 def download(dst: Any, src: Any, nbytes: Any, stream: Any) -> Any:
     return _download(dst, src, nbytes, stream)
 
 
-@njit(types.int32(_address, _address), nogil=True, cache=True)
+@kept(types.int32(_address, _address))
 def replay(graph: Any, stream: Any) -> Any:
     return _graph_launch(graph, stream)

@@ -22,6 +22,7 @@ from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples, register
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
+from numbasync.backend.cuda.checked_cache import check_cache
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.module_cleanup import leave_modules_to_the_driver
@@ -96,6 +97,7 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
 
 def _compiled(device: Gpu, dispatcher: Any, actual: tuple[Any, ...]) -> CudaExecutable:
     name = dispatcher.py_func.__name__
+    check_cache(dispatcher)
     try:
         loaded = _loaded(dispatcher, actual)
         compiled = _overload(dispatcher, actual)

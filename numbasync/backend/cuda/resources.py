@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from typing import Any
 
 from cuda import pathfinder
 
+from numbasync import cache_folder
 from numbasync.backend.cuda.driver import enter
 from numbasync.backend.cuda.gpu import Gpu
 from numbasync.backend.cuda.ptx_flops import count_flops
@@ -145,7 +145,7 @@ def assembly_of(device: Gpu, compiled: Any, language: Language) -> str:
 
 def _disassembled(cubin: bytes) -> str:
     reason = "neither nvdisasm nor cuobjdump is installed"
-    with tempfile.TemporaryDirectory() as folder:
+    with cache_folder.temporary() as folder:
         file = os.path.join(folder, "kernel.cubin")
         with open(file, "wb") as out:
             out.write(cubin)

@@ -14,6 +14,8 @@ import re
 import time
 from pathlib import Path
 
+from numbasync import cache_folder
+
 DAY = 24 * 60 * 60  # seconds
 KEPT = 30 * DAY  # since the last use
 STAMP = ".tidied"  # its time is that of the last clean-up: once a day is enough
@@ -25,32 +27,37 @@ def use(path: Path) -> None:
     """Record that a process uses this source. The modification time stays: by it, Numba finds its
     compiled code.
     """
-    with contextlib.suppress(OSError):
-        written = path.stat().st_mtime_ns
-        os.utime(path, ns=(time.time_ns(), written))
+    with contextlib.suppress(OSError), cache_folder.opened(path.parent) as folder:
+        folder.set_times(path.name, time.time_ns(), folder.status(path.name).st_mtime_ns)
 
 
-def tidy(folder: Path) -> None:
+def tidy(path: Path) -> None:
     """Remove files that have not been used for long. Errors of the file system are ignored: other
     processes may do the same, and a file that cannot be removed stays.
     """
     now = time.time()
-    with contextlib.suppress(OSError):
-        stamp = folder / STAMP
-        if stamp.exists() and 0 <= now - stamp.stat().st_mtime < DAY:
-            return
-        stamp.touch()
-        old = {p.stem for p in folder.iterdir() if _WRITTEN.fullmatch(p.name) and _is_old(p, now)}
+    with contextlib.suppress(OSError), cache_folder.opened(path) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            if 0 <= now - folder.status(STAMP).st_mtime < DAY:
+                return
+        folder.write(STAMP, b"")
+        old = {
+            name.removesuffix(".py")
+            for name in folder.names()
+            if _WRITTEN.fullmatch(name) and _is_old(folder.status(name), now)
+        }
         if not old:
             return
-        compiled = folder / "__pycache__"
-        for path in compiled.iterdir() if compiled.is_dir() else ():
-            if path.name.partition(".")[0] in old:
-                path.unlink(missing_ok=True)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            cache_folder.opened(path / "__pycache__") as compiled,
+        ):
+            for name in compiled.names():
+                if name.partition(".")[0] in old:
+                    compiled.remove(name)
         for stem in old:
-            (folder / f"{stem}.py").unlink(missing_ok=True)
+            folder.remove(f"{stem}.py")
 
 
-def _is_old(path: Path, now: float) -> bool:
-    status = path.stat()
+def _is_old(status: os.stat_result, now: float) -> bool:
     return now - max(status.st_atime, status.st_mtime) > KEPT

@@ -18,17 +18,24 @@ import shutil
 import sys
 import tempfile
 import threading
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from numbasync import cache_folder
 from numbasync.backend.protocols import SOURCE_ATTR
-from numbasync.batch.codegen import folder_ownership, kernel_cache
+from numbasync.batch.codegen import kernel_cache
 from numbasync.batch.codegen.writer import KernelText
 from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+KEPT = "Kernels of batches are"
+PREFIX, LOCK = "numbasync-batch-", "lock"  # of private folders
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -96,20 +103,30 @@ def _load(text: KernelText) -> Launcher:
 
 
 def _write(where: Path, name: str, source: str) -> Path:
-    """The path of the source file; an equal file stays untouched, since Numba compares its
-    modification time.
+    """The path of the source file; in this process's own folder, if it cannot be kept in `where`,
+    or that is not this user's alone any more.
+    """
+    try:
+        return _put(where, name, source.encode(), above=True)
+    except OSError as error:
+        if isinstance(error, cache_folder.UntrustedError) and where != _private():
+            cache_folder.tell(KEPT, where, error)
+    return _put(_private(), name, source.encode(), above=False)
+
+
+def _put(where: Path, name: str, data: bytes, above: bool) -> Path:
+    """Write the file, unless there is an equal one, which stays untouched: by its modification
+    time, Numba finds what was compiled from it.
     """
     path = where / name
-    with contextlib.suppress(OSError, UnicodeError):
-        if path.read_text(encoding="utf-8") == source:
-            kernel_cache.use(path)
-            return path
-    where.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared meanwhile
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=where, suffix=".tmp", delete=False
-    ) as file:
-        file.write(source)
-    Path(file.name).replace(path)  # atomic for other processes
+    with cache_folder.opened(where, make=True, above=above) as kept:
+        with contextlib.suppress(OSError):
+            if kept.read(name) == data:
+                kernel_cache.use(path)
+                return path
+        # Numba would make this one with the umask's modes.
+        with cache_folder.opened(where / "__pycache__", make=True, above=above):
+            kept.write(name, data)
     kernel_cache.tidy(where)
     return path
 
@@ -120,30 +137,36 @@ def folder() -> Path:
     private folder of this process if that folder cannot be written to, or if other users can write
     to it, too. The folder also contains compiled code, which is run when it is loaded.
     """
-    path = cache_folder.root() / "batch"
     try:
-        cache_folder.make(path)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-        shared = folder_ownership.why_shared(path)
+        path = cache_folder.root() / "batch"
     except OSError:
         return _private()
-    if not shared:
-        return path
-    warnings.warn(
-        f"Kernels of batches are not kept in {path}: {shared}, and what is kept is run when it is "
-        f"loaded. Make it a folder of yours alone, with chmod 700, or name another one: "
-        f"{cache_folder.SWITCH}.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return _private()
+    try:
+        with cache_folder.opened(path, make=True) as kept:
+            kept.check_writable()
+            kept.check_entries()
+        with (
+            contextlib.suppress(FileNotFoundError),
+            cache_folder.opened(path / "__pycache__") as compiled,
+        ):
+            compiled.check_entries()
+    except cache_folder.UntrustedError as error:
+        cache_folder.tell(KEPT, path, error)
+        return _private()
+    except OSError:
+        return _private()
+    return path
 
 
 @functools.cache
 def _private() -> Path:
-    """A folder that is deleted when this process ends, but not when a child of it ends."""
-    path, owner = tempfile.mkdtemp(prefix="numbasync-batch-"), os.getpid()
+    """A folder that is deleted when this process ends, but not when a child of it ends. Those of
+    processes that a signal ended are deleted by the next one.
+    """
+    _remove_abandoned()
+    path, owner = tempfile.mkdtemp(prefix=PREFIX), os.getpid()
+    if _locked(Path(path, "locking")) is not None:  # and named only then, for who looks meanwhile
+        os.rename(Path(path, "locking"), Path(path, LOCK))
 
     def remove() -> None:
         if os.getpid() == owner:
@@ -151,3 +174,26 @@ def _private() -> Path:
 
     atexit.register(remove)
     return Path(path)
+
+
+def _locked(path: Path) -> int | None:
+    """The descriptor of a file that no other process has locked, locked while this one lives."""
+    if fcntl is None:
+        return None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_abandoned() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            with cache_folder.opened(path, above=False) as folder:  # else another user's
+                descriptor = _locked(path / LOCK) if LOCK in folder.names() else None
+            if descriptor is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(descriptor)

@@ -61,6 +61,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
+    isolated.check_environment()
     options = of(config)
     if options.device == "cuda" and not devices("cuda"):
         raise pytest.UsageError(f"--device cuda: {why_unavailable('cuda')}")

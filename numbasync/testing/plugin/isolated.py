@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +18,36 @@ from typing import Any
 
 import pytest
 
+from numbasync import cache_folder
+
 SECONDS = 300
 _INSIDE = "NUMBASYNC_ISOLATED"  # the file that the new process writes its reports to
+
+
+_PREFIX, _TOLD = "numbasync-isolated-", "told"  # of its folder, and its name
+_NOT_FOLLOWED = getattr(os, "O_NOFOLLOW", 0)
+
+
+def check_environment() -> None:
+    """Check that the file is one that another session has made for this one.
+
+    Raises:
+        pytest.UsageError: somebody else has set the variable.
+    """
+    if is_outside():
+        return
+    path = Path(os.environ[_INSIDE])
+    try:
+        if path.name == _TOLD and path.parent.name.startswith(_PREFIX):
+            with cache_folder.opened(path.parent, above=False) as folder:
+                folder.read(_TOLD)
+            return
+    except OSError:
+        pass
+    raise pytest.UsageError(
+        f"{_INSIDE}={str(path)!r:.200} is no file of a session that runs isolated tests, which "
+        f"alone sets {_INSIDE}; unset it."
+    )
 
 
 def is_wanted(item: pytest.Item) -> bool:
@@ -53,7 +80,9 @@ def tell(report: pytest.TestReport) -> None:
         "test": report.nodeid, "when": report.when, "outcome": report.outcome, "said": text,
         "xfail": getattr(report, "wasxfail", None),
     }  # fmt: skip
-    with open(os.environ[_INSIDE], "a", encoding="utf-8") as file:
+    # It was checked when the session began, and is there.
+    descriptor = os.open(os.environ[_INSIDE], os.O_WRONLY | os.O_APPEND | _NOT_FOLLOWED)
+    with open(descriptor, "a", encoding="utf-8") as file:
         file.write(json.dumps(phase) + "\n")
 
 
@@ -64,21 +93,31 @@ def run(item: pytest.Function, options: list[str], under: Sequence[str] = ()) ->
         under: a command that runs the new process.
     """
     __tracebackhide__ = True
-    with tempfile.TemporaryDirectory() as folder:
-        report_file = Path(folder) / "told"
-        command = [*under, sys.executable, "-m", "pytest", "-q", *_session(item.config, folder)]
+    with cache_folder.temporary(_PREFIX) as folder:
+        report_file = folder / _TOLD
+        report_file.touch(0o600)
+        command = [
+            *under,
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            *_session(item.config, str(folder)),
+        ]
         try:
             process = subprocess.run(  # noqa: S603 - the test that was asked for
                 [*command, *options, item.nodeid], cwd=item.config.rootpath,
                 env={**os.environ, _INSIDE: str(report_file)}, stdin=subprocess.DEVNULL,
                 capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
             )  # fmt: skip
+        except SystemExit as error:  # SIGTERM, which pytest would take for a failure of the test
+            pytest.exit("ended by SIGTERM", returncode=int(error.code or 0))
         except subprocess.TimeoutExpired as error:
             output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout
             pytest.fail(
                 f"in a process of its own, not done after {SECONDS} s\n{output}", pytrace=False
             )
-        lines = report_file.read_text(encoding="utf-8").splitlines() if report_file.exists() else []
+        lines = report_file.read_text(encoding="utf-8").splitlines()
     phases = [p for p in map(json.loads, lines) if p["test"] == item.nodeid]
     _report_outcome(phases, process)
 

@@ -12,13 +12,13 @@ import linecache
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from numbasync import cache_folder
 from numbasync.testing.plugin import isolated
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -167,7 +167,9 @@ def command(tool: str) -> list[str]:
     Raises:
         pytest.UsageError: the tool is not installed.
     """
-    places = [os.environ.get("PATH", ""), "/usr/local/cuda/bin"]
+    # An empty or relative part of the PATH would be the folder of the tests.
+    named = os.environ.get("PATH", "").split(os.pathsep)
+    places = [*filter(os.path.isabs, named), "/usr/local/cuda/bin"]
     binary = shutil.which("compute-sanitizer", path=os.pathsep.join(places))
     if binary is None:
         raise pytest.UsageError(
@@ -181,8 +183,8 @@ def command(tool: str) -> list[str]:
 def run(item: pytest.Function, tool: str, options: list[str]) -> None:
     """Run a test under the tool in a separate process. The test fails with the tool's findings."""
     __tracebackhide__ = True
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
+    with cache_folder.temporary() as folder:
+        log = folder / "log"
         prefix = [*command(tool), "--log-file", str(log)]
         failed: BaseException | None = None
         try:

@@ -19,6 +19,8 @@ from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
+from numbasync.backend import checked_caches
+
 
 class Entry(NamedTuple):
     """A compiled kernel: Numba's result, the generated source, and the bytes of memory of a block
@@ -39,13 +41,12 @@ class Store:
     """The file of one kernel."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._numbas: Any = caching.CompileResultCacheImpl(function)
-        locator = self._numbas.locator
-        self._file = caching.IndexDataCacheFile(
-            locator.get_cache_path(),
-            f"{self._numbas.filename_base}.numbasync",
-            locator.get_source_stamp(),
-        )
+        """
+        Raises:
+            RuntimeError: there is no folder for it that can be written, by this user alone.
+        """
+        self._numbas: Any = checked_caches.Places(function)
+        self._file: Any = checked_caches.file_of(self._numbas, ".numbasync")
 
     def load(self, key: Hashable) -> Entry | None:
         """The entry that was saved under `key`; None if there is none, or it cannot be read."""
@@ -73,9 +74,15 @@ class Store:
 
 
 def store_of(dispatcher: Any) -> Store | None:
-    """The file of a kernel; None if the kernel was decorated without `cache=True`."""
-    is_cached = not isinstance(dispatcher._cache, _null_caches())
-    return Store(dispatcher.py_func) if is_cached else None
+    """The file of a kernel; None if the kernel was decorated without `cache=True`, or there is
+    no folder for it.
+    """
+    if isinstance(dispatcher._cache, _null_caches()):
+        return None
+    try:
+        return Store(dispatcher.py_func)
+    except RuntimeError:  # there is no folder of this user alone; if it was named, that was said
+        return None
 
 
 @functools.cache
