@@ -92,7 +92,7 @@ def test_shared_memory_in_a_condition_is_one_array() -> None:
 
 def test_two_calls_on_one_line_are_two_barriers() -> None:
     def kernel(out):
-        _ = cuda.syncthreads() if cuda.threadIdx.x % 2 == 0 else cuda.syncthreads()
+        _ = (cuda.threadIdx.x % 2 and cuda.syncthreads()) or cuda.syncthreads()
         out[0] = 1
 
     with pytest.raises(BarrierDivergenceError, match="same barrier"):

@@ -1,4 +1,4 @@
-"""Locks, flags, tickets, counters: what atomic operations and fences order, right and with mistakes.
+"""Locks, flags, tickets, counters: what atomic operations and fences order, right and wrong.
 
 A kernel makes the mistake whose number is passed; 0 is none. So a pattern is compiled once. They
 import nothing of numbasync.
@@ -37,7 +37,7 @@ def fence_before(mistake):
 
 @cuda.jit(device=True)
 def fence_behind(mistake):
-    if mistake == FENCE_OF_BLOCK or mistake == FENCE_OF_BLOCK_BEHIND:
+    if mistake in (FENCE_OF_BLOCK, FENCE_OF_BLOCK_BEHIND):
         cuda.threadfence_block()
     elif mistake != NO_FENCES and mistake != NO_FENCE_BEHIND:
         cuda.threadfence()

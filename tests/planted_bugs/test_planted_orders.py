@@ -11,17 +11,14 @@ import numbasync as na
 from numbasync.testing import KernelRace, check_kernel
 from tests.planted_bugs.orders import MISTAKES, PATTERNS, Pattern
 
-QUICK = ("lock", "flag", "last_block")  # a pattern is compiled in a second
-
 
 def cases(of: Callable[[Pattern], list[tuple[int, int, int]]]) -> list[Any]:
     found = []
     for pattern in PATTERNS:
         name = pattern.kernel.py_func.__name__
-        marks = () if name in QUICK else pytest.mark.slow
         for mistake, grid, block in of(pattern):
             case = f"{name}-{MISTAKES[mistake]}-{grid}x{block}"
-            found.append(pytest.param(pattern, mistake, grid, block, marks=marks, id=case))
+            found.append(pytest.param(pattern, mistake, grid, block, id=case))
     return found
 
 

@@ -18,7 +18,6 @@ from numbasync.backend.cpu.compiler.cuda_names import (
     AXES,
     BARRIERS,
     GRID_BARRIER,
-    FENCES,
     NOTHING,
     THIS_GRID,
     function,
@@ -244,8 +243,6 @@ class Expressions(Parts):
             )
         if callee is cuda.const.array_like:
             return lambda node: self.visit([*node.args, *(k.value for k in node.keywords)][0])
-        if callee in FENCES and self._program.checked:
-            return lambda node: self._fence(node, FENCES[callee])
         if callee in NOTHING:
             return lambda node: ast.copy_location(ast.Constant(None), node)
         if callee is cuda.lanemask_lt:
@@ -324,41 +321,20 @@ class Expressions(Parts):
     def _atomic(self, node: ast.Call, function: Any) -> Any:
         if len(node.args) < 3 or node.keywords:
             raise UntranslatableError("an atomic operation with keywords", node)
-        text = ast.unparse(node.args[0])
+        site = self._program.site(self._function, node, ast.unparse(node.args[0]))
         array, index, *values = (self.visit(a) for a in node.args)
-        return self._atomic_at(node, text, function, array, index, values)
+        return self._atomic_at(self._held(array), index, values, function, site)
 
     def _compare_and_swap(self, node: ast.Call) -> Any:
-        text = ast.unparse(node.args[0])
+        site = self._program.site(self._function, node, ast.unparse(node.args[0]))
         array, *values = (self.visit(a) for a in node.args)
         cas = atomics.atomic_cas
-        return self._atomic_at(node, text, cas, array, ast.Constant(0), values)
+        return self._atomic_at(self._held(array), ast.Constant(0), values, cas, site)
 
     def _atomic_at(
-        self,
-        node: ast.Call,
-        text: str,
-        function: Any,
-        array: ast.expr,
-        index: ast.expr,
-        values: list[ast.expr],
+        self, array: ast.expr, index: ast.expr, values: list[Any], function: Any, site: int
     ) -> Any:
-        array = self._held(array)
-        site = self._program.site(self._function, node, text)
-        if not self._program.checked:
-            checked_index = called("_check", array, index, None, site)
-        elif function is atomics.atomic_cas:
-            if not isinstance(values[0], ast.Constant):
-                values[0] = self._held(values[0])
-            checked_index = called("_compared", array, index, values[0], site)
-        else:
-            checked_index = called("_atomic", array, index, None, site)
-        return self._call(function, [array, checked_index, *values])
-
-    def _fence(self, node: ast.Call, is_wide: bool) -> Any:
-        self._program.has_fences = True
-        site = self._program.site(self._function, node, ast.unparse(node.func))
-        return called("_fence", ast.Constant(is_wide), None, None, site)
+        return self._call(function, [array, called("_check", array, index, None, site), *values])
 
     def _held(self, value: ast.expr) -> Any:
         """A variable with the value, which is used twice."""

@@ -8,9 +8,9 @@ from collections.abc import Hashable
 from types import CodeType
 from typing import NamedTuple, TypeAlias
 
-# A call in a kernel: the code object, and the offset of its first instruction. Two calls on one line
-# have two places; a call of which the bytecode has copies, as of a loop's condition or in `finally`,
-# has one.
+# A call in a kernel: the code object, and the offset of its first instruction. Two calls on one
+# line have two places; a call of which the bytecode has copies, as of a loop's condition or in
+# `finally`, has one.
 Place: TypeAlias = tuple[CodeType, int]
 
 

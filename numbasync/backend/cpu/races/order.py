@@ -7,11 +7,11 @@ with fences. After the memory model of PTX, without fences that order nothing bu
   block (`threadfence_block`) to the block.
 - An atomic operation sees what has been told at its element, by an unbroken row of atomic
   operations. With the fence behind it the thread knows that. A plain store ends the row.
-- What a thread has made ready, or seen, is its block's after a barrier, so that one thread may write,
-  another fence, and a third one tell.
+- What a thread has made ready, or seen, is its block's after a barrier, so that one thread may
+  write, another fence, and a third one tell.
 
-What is known is a clock: accesses of one thread, of its warp and of its block, each until a time; and
-all that two earlier clocks say. Threads run one after the other, so what a clock says is not
+What is known is a clock: accesses of one thread, of its warp and of its block, each until a time;
+and all that two earlier clocks say. Threads run one after the other, so what a clock says is not
 later than the clock: the search for an access leaves out clocks from before it.
 """
 
@@ -222,7 +222,8 @@ def _share(s, first, end):  # type: ignore[no-untyped-def]
 @F
 def _tell_as_one(s, before):  # type: ignore[no-untyped-def]
     """Where every thread that wrote has fenced that, one clock for the block in place of one a
-    thread. `before` is the time of the last barrier.
+    thread: without it each search would go through all of them. `before` is the time of the last
+    barrier. Reads before a barrier are over behind it, without a fence.
     """
     fenced = 0
     for t in range(get(s, THREADS)):

@@ -220,9 +220,8 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
     if mode in (FENCE, FENCE_BLOCK):
         order.fence(s, me, mode == FENCE)
         return 0
-    if mode >= ATOMIC:
-        if _waits(s, address, nbytes, me):
-            return _wrong(s, WAITS_FOR_EVER, 0, 0)
+    if mode >= ATOMIC and _waits(s, address, nbytes, me):
+        return _wrong(s, WAITS_FOR_EVER, 0, 0)
     if not _get(s, WATCHES):
         return 0
     now = _get(s, TIME) + 1

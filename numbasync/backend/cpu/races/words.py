@@ -1,4 +1,4 @@
-"""The layout of a checked launch's memory, in 64-bit integers, which Python and compiled code share.
+"""The layout of a checked launch's memory, in 64-bit integers, for Python and compiled code.
 
 The address of the launch's state is in word `STATE` of the block's memory.
 """
