@@ -180,6 +180,12 @@ class UnsupportedKernelError(DeviceError, NotImplementedError):
     """This device cannot run a construct that the kernel uses. The message names the construct."""
 
 
+class EndlessWaitError(UnsupportedKernelError):
+    """A thread waits for what another one is to do, and would do so for ever: threads between two
+    barriers, and blocks, run one after the other. Found in checked kernels.
+    """
+
+
 class DeviceLostError(DeviceError):
     """A fault broke the device's context: every operation fails until the program restarts."""
 

@@ -10,6 +10,8 @@ from typing import Any
 from numbasync.backend.protocols import Dim3, Limits
 from numbasync.errors import LaunchError
 from numbasync.launch.axes import Usage, fewer_blocks
+from numbasync.launch.blocks import reaching
+from numbasync.launch.blocks import spread as spread
 from numbasync.tensors.partition import Partition
 
 AXES = "xyz"
@@ -118,14 +120,14 @@ def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], i
     Raises:
         LaunchError: the requested extents contradict each other, or exceed a limit.
     """
-    geometry = _extents(request, suggest)
+    geometry = _extents(request, limits, suggest)
     _check_distinguishable(request, geometry)
     _check_reach(request, geometry)
     _check(request, geometry, limits, most)
     return geometry
 
 
-def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
+def _extents(request: Request, limits: Limits, suggest: Callable[[], int]) -> Geometry:
     r = request
     if r.elements is not None:
         block = _threads(r, 1, suggest)
@@ -147,7 +149,7 @@ def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
             f"Write {r.kernel}[grid, block](...), or use partition() to cover all of it."
         )
     elif r.shape is not None:
-        return _one_thread_an_element(r, r.shape, suggest)
+        return _one_thread_an_element(r, r.shape, limits, suggest)
     else:
         raise LaunchError(
             f"kernel {r.kernel}: the grid must be given, because no output says what it is.\n"
@@ -236,20 +238,8 @@ def _threads(r: Request, rank: int, suggest: Callable[[], int]) -> Dim3:
     return spread(r.threads if r.threads is not None else suggest(), rank)
 
 
-def spread(threads: int, rank: int) -> Dim3:
-    """A block of at most `threads` threads over `rank` axes: (256,), (16, 16), (8, 8, 4)."""
-    if rank == 1:
-        return threads, 1, 1
-    extents = [1, 1, 1]
-    axis = 0
-    while 2 * extents[0] * extents[1] * extents[2] <= threads:
-        extents[axis] *= 2
-        axis = (axis + 1) % rank
-    return extents[0], extents[1], extents[2]
-
-
 def _one_thread_an_element(
-    r: Request, shape: tuple[int, ...], suggest: Callable[[], int]
+    r: Request, shape: tuple[int, ...], limits: Limits, suggest: Callable[[], int]
 ) -> Geometry:
     if len(shape) > 3:
         raise LaunchError(
@@ -263,6 +253,7 @@ def _one_thread_an_element(
         block = r.block or _threads(r, 1, suggest)
     elif used:
         block = _on_cuda_axes(_threads(r, len(used), suggest)[: len(used)], tuple(used), r.kernel)
+        block = reaching(block, extents, limits)
     else:
         block = r.threads or 1, 1, 1
     lies_on = set(order) or {0}

@@ -27,6 +27,7 @@ from numbasync.launch.clusters import ONE_BLOCK, check_grid
 from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
+from numbasync.launch.own_tiles import OwnTile, grid_of, in_a_row, without_bounds
 from numbasync.launch.parameters import Parameter, Role, positional
 from numbasync.launch.shared_memory import dynamic_bytes, layout_of
 from numbasync.launch.tile_kernels import are_mapped, with_tiles
@@ -72,7 +73,11 @@ class Plan:
 
 
 class Planner:
-    """The plans of one kernel, and the options of its launcher that enter them."""
+    """The plans of one kernel, and the options of its launcher that enter them.
+
+    Attributes:
+        tile: by which the kernel has outputs cut that are passed whole; see `own_tiles`.
+    """
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class Planner:
         self._parameters = parameters
         self._threads = threads
         self.axes = axes
+        self.tile: OwnTile | None = None
         self._cluster = cluster
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
         self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
@@ -185,12 +191,16 @@ class Planner:
                 f"Write {self.kernel.name}(...) without forall."
             )
         if coarse is not None:
-            geometry = coarse.geometry
+            geometry, is_in_a_row = coarse.geometry, False
         else:
-            geometry = grids.resolve(
-                self._request(bound, config), device.limits, executable.max_threads_per_block,
+            limits = device.limits if self.tile is None else without_bounds(device.limits)
+            asked = geometry = grids.resolve(
+                self._request(bound, config), limits, executable.max_threads_per_block,
                 executable.suggested_threads,
             )  # fmt: skip
+            if self.tile is not None:
+                geometry = in_a_row(asked, device.limits, name)
+            is_in_a_row = geometry.grid != asked.grid
         if self._cluster != ONE_BLOCK:
             check_grid(self._cluster, geometry.grid, name, device.limits)
             executable.launch_in_clusters(self._cluster)
@@ -199,20 +209,21 @@ class Planner:
             geometry.grid,
             geometry.block,
             shared,
-            self._argument_access(bound),
+            self._argument_access(bound, is_in_a_row),
             () if coarse is None else (coarse.positions,),
         )
         key = device.backend, bound.fingerprint(device.backend), config.extents
         return self.plans.setdefault(key, Plan(work, 0 in geometry.grid))
 
     def _argument_access(
-        self, bound: BoundArguments
+        self, bound: BoundArguments, is_in_a_row: bool
     ) -> tuple[protocols.ArgumentAccess | None, ...]:
         argument_access: list[protocols.ArgumentAccess | None] = []
         for i, parameter in enumerate(self._parameters):
             partition = bound.partitions.get(i)
             is_tile = parameter.role is Role.TILE
-            if partition is None or partition.blocks is not None or is_tile:
+            # Of blocks in a row, the device does not know which tile is whose.
+            if partition is None or partition.blocks is not None or is_tile or is_in_a_row:
                 argument_access.append(protocols.ArgumentAccess(parameter.is_output))
             else:
                 axes = self.axes or tuple(range(len(partition.tile)))
@@ -230,6 +241,9 @@ class Planner:
         outputs = [i for i, p in enumerate(self._parameters) if p.is_output and i in arrays]
         shape = arrays[outputs[0]].shape if outputs else None
         threads = config.block if config.elements is not None and config.block else self._threads
+        tile, is_open = self.tile, config.grid is None and config.elements is None
+        if tile and is_open and not partitions and shape and len(shape) == len(tile):
+            config = replace(config, grid=grid_of(shape, tile, self.axes))
         return grids.Request(
             self.kernel.name, partitions, shape, config.grid, config.block,
             threads, self.axes, config.elements, *self._place(arrays, config),

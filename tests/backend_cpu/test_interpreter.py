@@ -16,7 +16,6 @@ from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import ArrayKey, Checks, Dim3
 from numbasync.errors import (
-    BarrierDivergenceError,
     CallerError,
     InterpretedKernelWarning,
     KernelCompileError,
@@ -281,40 +280,6 @@ def test_shared_memory_has_a_limit() -> None:
         KernelError, match="49,156 bytes of static and 64 bytes of dynamic .* 49,152 static"
     ):
         run(exceeds, np.zeros(1))
-
-
-def test_votes_of_a_block() -> None:
-    def kernel(out):
-        t = cuda.threadIdx.x
-        out[0] = cuda.syncthreads_count(t % 3 == 0)
-        out[1] = cuda.syncthreads_and(t < 8)
-        out[2] = cuda.syncthreads_or(t > 6)
-
-    out = np.zeros(3)
-    run(kernel, out, block=(8, 1, 1))
-    assert out.tolist() == [3, 1, 1]
-
-
-def test_a_barrier_that_not_all_reach_is_reported() -> None:
-    def kernel(out):
-        if cuda.threadIdx.x < 3:
-            cuda.syncthreads()
-        out[0] = 1
-
-    with pytest.raises(BarrierDivergenceError, match=r"3 of 4 threads.*thread \(3, 0, 0\)"):
-        run(kernel, np.zeros(1), block=(4, 1, 1))
-
-
-def test_threads_at_two_barriers_are_reported() -> None:
-    def kernel(out):
-        if cuda.threadIdx.x % 2 == 0:
-            cuda.syncthreads()
-        else:
-            cuda.syncthreads()
-        out[0] = 1
-
-    with pytest.raises(BarrierDivergenceError, match="same barrier"):
-        run(kernel, np.zeros(1), block=(4, 1, 1))
 
 
 def test_threads_run_in_the_order_of_a_check() -> None:

@@ -123,6 +123,7 @@ def last_block_adds(z: na.KernelOutput, parts: na.KernelOutput, done: na.KernelO
     parts[b] = b + 1
     cuda.threadfence()
     if cuda.atomic.add(done, 0, 1) == cuda.gridDim.x - 1:
+        cuda.threadfence()
         total = 0.0
         for k in range(cuda.gridDim.x):
             total += parts[k]

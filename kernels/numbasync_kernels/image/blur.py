@@ -8,6 +8,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOAT32, REAL, fits
 
 TILE = 16  # threads along each side of a block
@@ -15,6 +16,7 @@ RADIUS = 3  # pixels on each side of the centre
 WIDE = TILE + 2 * RADIUS  # the tile with its border
 
 
+@cut_by(TILE, TILE)
 @na.launcher(
     axes=(1, 0),
     threads=(TILE, TILE),
@@ -46,10 +48,13 @@ def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.Kern
     rows = cuda.shared.array((WIDE, TILE), float32)
     tx = cuda.threadIdx.x
     ty = cuda.threadIdx.y
-    left = cuda.blockIdx.x * TILE - RADIUS
-    top = cuda.blockIdx.y * TILE - RADIUS
     height = out.shape[0]
     width = out.shape[1]
+    along_y = cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z
+    block = cuda.blockIdx.x + cuda.gridDim.x * along_y
+    across = (width + TILE - 1) // TILE
+    left = block % across * TILE - RADIUS
+    top = block // across * TILE - RADIUS
 
     for i in range(ty * TILE + tx, WIDE * WIDE, TILE * TILE):
         y = min(max(top + i // WIDE, 0), height - 1)

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_max, warp_sum
 
@@ -20,6 +21,7 @@ PARTS = MAX_WIDTH // WARP  # features of a thread
 NEVER = float32(-math.inf)
 
 
+@cut_by(1, QUERIES, WARP)  # of narrower heads a block makes several
 @na.launcher(
     axes=(2, 1, 0),
     threads=(WARP, QUERIES),
@@ -49,8 +51,8 @@ def attention(
     """``softmax(q k^T / sqrt(d)) v`` of every head; keys whose mask is 0 have no weight.
 
     Args:
-        out: shape ``(sentences, queries, heads * d)``; cut it by `attention_tile`: a block makes 8
-            queries of one head. It and the others are of float16, bfloat16 or float32.
+        out: shape ``(sentences, queries, heads * d)``. It and the others are of float16,
+            bfloat16 or float32.
         q: shape of `out`; head i is features ``i d`` to ``(i + 1) d``.
         k, v: shape ``(sentences, keys, heads * d)``. Views will do, so all three may be parts of
             one product.
@@ -81,67 +83,72 @@ def attention(
     lane = cuda.threadIdx.x
     warp = cuda.threadIdx.y
     width = q.shape[2] // heads
-    first = cuda.blockIdx.x * width
-    query = cuda.blockIdx.y * QUERIES + warp
-    sentence = cuda.blockIdx.z
     count = k.shape[1]
     zero = float32(0.0)
-
     shrink = float32(1.0) / math.sqrt(float32(width))
-    for i in range(lane, width, WARP):
-        asked[warp, i] = (
-            float32(q[sentence, query, first + i]) * shrink if query < q.shape[1] else zero
-        )
+    tiles = (q.shape[1] + QUERIES - 1) // QUERIES
+    along_y = cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z
+    block = cuda.blockIdx.x + cuda.gridDim.x * along_y
+    blocks = cuda.gridDim.x * cuda.gridDim.y * cuda.gridDim.z
+    for item in range(block, q.shape[0] * tiles * heads, blocks):
+        first = item % heads * width
+        query = item // heads % tiles * QUERIES + warp
+        sentence = item // heads // tiles
 
-    highest = NEVER
-    for start in range(0, count, WARP):
-        for row in range(warp, WARP, QUERIES):
-            key = start + row
-            for i in range(lane, width, WARP):
-                tile[row, i] = float32(k[sentence, key, first + i]) if key < count else zero
-        cuda.syncthreads()
-        key = start + lane
-        score = NEVER
-        if key < count and mask[sentence, key] != 0:
-            score = zero
-            for i in range(width):
-                score += asked[warp, i] * tile[lane, i]
-        weights[warp, key] = score
-        highest = max(highest, score)
-        cuda.syncthreads()
+        for i in range(lane, width, WARP):
+            asked[warp, i] = (
+                float32(q[sentence, query, first + i]) * shrink if query < q.shape[1] else zero
+            )
 
-    highest = warp_max(highest)
-    total = zero
-    for start in range(0, count, WARP):
-        score = weights[warp, start + lane]
-        weight = math.exp(score - highest) if score > NEVER else zero
-        weights[warp, start + lane] = weight
-        total += weight
-    total = warp_sum(total)
+        highest = NEVER
+        for start in range(0, count, WARP):
+            for row in range(warp, WARP, QUERIES):
+                key = start + row
+                for i in range(lane, width, WARP):
+                    tile[row, i] = float32(k[sentence, key, first + i]) if key < count else zero
+            cuda.syncthreads()
+            key = start + lane
+            score = NEVER
+            if key < count and mask[sentence, key] != 0:
+                score = zero
+                for i in range(width):
+                    score += asked[warp, i] * tile[lane, i]
+            weights[warp, key] = score
+            highest = max(highest, score)
+            cuda.syncthreads()
 
-    for part in range(PARTS):
-        mixed[part] = zero
-    for start in range(0, count, WARP):
-        for row in range(warp, WARP, QUERIES):
-            key = start + row
-            counts = key < count and mask[sentence, key] != 0
-            for i in range(lane, width, WARP):
-                tile[row, i] = float32(v[sentence, key, first + i]) if counts else zero
-        cuda.syncthreads()  # the weights, too, are everyone's from here on
-        for row in range(WARP):
-            weight = weights[warp, start + row]
+        highest = warp_max(highest)
+        total = zero
+        for start in range(0, count, WARP):
+            score = weights[warp, start + lane]
+            weight = math.exp(score - highest) if score > NEVER else zero
+            weights[warp, start + lane] = weight
+            total += weight
+        total = warp_sum(total)
+
+        for part in range(PARTS):
+            mixed[part] = zero
+        for start in range(0, count, WARP):
+            for row in range(warp, WARP, QUERIES):
+                key = start + row
+                counts = key < count and mask[sentence, key] != 0
+                for i in range(lane, width, WARP):
+                    tile[row, i] = float32(v[sentence, key, first + i]) if counts else zero
+            cuda.syncthreads()  # the weights, too, are everyone's from here on
+            for row in range(WARP):
+                weight = weights[warp, start + row]
+                for part in range(PARTS):
+                    i = part * WARP + lane
+                    if i < width:
+                        mixed[part] += weight * tile[row, i]
+            cuda.syncthreads()
+
+        if query < q.shape[1]:
+            share = float32(1.0) / total if total > zero else zero
             for part in range(PARTS):
                 i = part * WARP + lane
                 if i < width:
-                    mixed[part] += weight * tile[row, i]
-        cuda.syncthreads()
-
-    if query < q.shape[1]:
-        share = float32(1.0) / total if total > zero else zero
-        for part in range(PARTS):
-            i = part * WARP + lane
-            if i < width:
-                out[sentence, query, first + i] = mixed[part] * share
+                    out[sentence, query, first + i] = mixed[part] * share
 
 
 def attention_tile(features: int, heads: int) -> tuple[int, int, int]:

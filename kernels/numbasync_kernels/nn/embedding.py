@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.blocks import cut_by, row_and_column
 from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP
 
@@ -18,6 +19,7 @@ EMBEDDING_TILE = (1, TOKENS, EACH * WARP)
 NOTHING = float32(math.nan)
 
 
+@cut_by(*EMBEDDING_TILE)
 @na.launcher(
     axes=(2, 1, 0),
     threads=(WARP, TOKENS, 1),
@@ -46,8 +48,8 @@ def embedding(
     """``out[s, t] = words[ids[s, t]] + positions[t] + types[kinds[s, t]]``.
 
     Args:
-        out: shape ``(sentences, tokens, h)``; cut it by `EMBEDDING_TILE`. It and the tables are of
-            float16, bfloat16 or float32.
+        out: shape ``(sentences, tokens, h)``. It and the tables are of float16, bfloat16 or
+            float32.
         ids: shape ``(sentences, tokens)``, integers; which row of `words`.
         kinds: shape ``(sentences, tokens)``, integers; which row of `types` (BERT: 0 in a first
             sentence, 1 in a second).
@@ -61,9 +63,13 @@ def embedding(
     Error bound: two additions, so 2 u of the sum of the three sizes, u = 2**-24, and half a unit
     of `out`.
     """
-    sentence = cuda.blockIdx.z
-    token = cuda.blockIdx.y * TOKENS + cuda.threadIdx.y
-    first = cuda.blockIdx.x * EACH * WARP + cuda.threadIdx.x
+    wide, high = EACH * WARP, TOKENS
+    along_y = cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z
+    block = cuda.blockIdx.x + cuda.gridDim.x * along_y
+    row, part = row_and_column(block, (out.shape[2] + wide - 1) // wide)
+    sentence, group = row_and_column(row, (out.shape[1] + high - 1) // high)
+    token = group * high + cuda.threadIdx.y
+    first = part * wide + cuda.threadIdx.x
     if sentence < out.shape[0] and token < out.shape[1]:
         word = ids[sentence, token]
         kind = kinds[sentence, token]

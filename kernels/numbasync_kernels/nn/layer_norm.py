@@ -10,6 +10,7 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync import vectors
+from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOATS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
@@ -51,8 +52,9 @@ def _normalise(
     first = cuda.threadIdx.x * each
     apart = WARP * each
     zero = float32(0.0)
-    step = cuda.gridDim.x * cuda.gridDim.y * NORM_ROWS
-    block = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
+    step = cuda.gridDim.x * cuda.gridDim.y * cuda.gridDim.z * NORM_ROWS
+    along_y = cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z
+    block = cuda.blockIdx.x + cuda.gridDim.x * along_y
     for row in range(block * NORM_ROWS + cuda.threadIdx.y, out.shape[0], step):
         own = zero
         for i in range(first, width, apart):
@@ -91,6 +93,7 @@ def _whole(out: Any, x: Any, scale: Any, shift: Any) -> Any:
     )
 
 
+@cut_by(NORM_ROWS, None)
 @na.launcher(axes=(1, 0), threads=(WARP, NORM_ROWS), preconditions=FITS)
 @cuda.jit(cache=True)
 def layer_norm(
@@ -103,8 +106,8 @@ def layer_norm(
     """``out = (x - mean) / sqrt(variance + eps) * scale + shift``, row by row.
 
     Args:
-        out: shape ``(n, h)``; cut it by ``(NORM_ROWS, h)``. It and the other tensors are
-            C-contiguous, of float16, bfloat16 or float32, not all of the same.
+        out: shape ``(n, h)``. It and the other tensors are C-contiguous, of float16, bfloat16 or
+            float32, not all of the same.
         x: shape ``(n, h)``.
         scale, shift: shape ``(h,)``.
         eps: added to the variance, which is the mean of squares (not the sample's), rounded to
@@ -128,6 +131,7 @@ def layer_norm(
     _normalise(out, x, None, scale, shift, eps, _whole(out, x, scale, shift))
 
 
+@cut_by(NORM_ROWS, None)
 @na.launcher(
     axes=(1, 0),
     threads=(WARP, NORM_ROWS),

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 import numbasync as na
+from numbasync_kernels.blocks import row_and_column
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.tile_order import first_row_of, group_of
 
@@ -157,7 +158,10 @@ def matmul_int8_threads(several: bool) -> Any:
         out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, rows: int = 0,
         offsets: na.KernelInput = None,
     ) -> None:  # fmt: skip
-        x, y = cuda.grid(2)
+        wide, high = THREADS_INT8
+        row, column = row_and_column(cuda.blockIdx.x, (out.shape[1] + wide - 1) // wide)
+        x = column * wide + cuda.threadIdx.x
+        y = row * high + cuda.threadIdx.y
         if y < out.shape[0] and x < out.shape[1]:
             group = _group_of_row(y, b.shape[0], rows, offsets) if several else 0
             if group >= 0:
@@ -187,7 +191,7 @@ def multiply_by_threads(
     launched: na.DeviceOp[Any]
     if a.dtype == np.int8:
         wide, high = THREADS_INT8
-        integers = matmul_int8_threads(several)[(-(-n // wide), -(-m // high)), THREADS_INT8]
+        integers = matmul_int8_threads(several)[-(-m // high) * -(-n // wide), THREADS_INT8]
         launched = integers(out, a, b, rows, offsets)
     else:  # however rows are divided into groups
         tiles = m // WIDE + len(b) if several else -(-m // WIDE)

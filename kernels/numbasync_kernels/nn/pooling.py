@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32, int32
 
 import numbasync as na
+from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
@@ -17,6 +18,7 @@ POOL_WARPS = 16  # of a block, which share the tokens of a sentence
 UNIT_ROWS = 4  # rows, and warps, of a block
 
 
+@cut_by(*POOL_TILE)
 @na.launcher(
     axes=(1, 0),
     threads=(WARP, POOL_WARPS),
@@ -33,8 +35,7 @@ def mean_pool(out: na.KernelOutput, x: na.KernelInput, mask: na.KernelInput) -> 
     """The mean of each sentence's tokens whose mask is not 0; zeros where there is none.
 
     Args:
-        out: shape ``(sentences, h)``; cut it by `POOL_TILE`. It and `x` are of float16, bfloat16
-            or float32.
+        out: shape ``(sentences, h)``. It and `x` are of float16, bfloat16 or float32.
         x: shape ``(sentences, tokens, h)``.
         mask: shape ``(sentences, tokens)``, integers.
 
@@ -49,8 +50,11 @@ def mean_pool(out: na.KernelOutput, x: na.KernelInput, mask: na.KernelInput) -> 
     counts = cuda.shared.array((POOL_WARPS, WARP), int32)
     lane = cuda.threadIdx.x
     warp = cuda.threadIdx.y
-    sentence = cuda.blockIdx.y
-    feature = cuda.blockIdx.x * WARP + lane
+    along_y = cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z
+    block = cuda.blockIdx.x + cuda.gridDim.x * along_y
+    across = (out.shape[1] + WARP - 1) // WARP
+    sentence = block // across
+    feature = block % across * WARP + lane
     total = float32(0.0)
     count = int32(0)
     if feature < out.shape[1]:
@@ -78,6 +82,7 @@ def mean_pool_reference(
     return result
 
 
+@cut_by(UNIT_ROWS, None)
 @na.launcher(
     axes=(1, 0),
     threads=(WARP, UNIT_ROWS),
@@ -88,8 +93,7 @@ def unit_rows(out: na.KernelOutput, x: na.KernelInput) -> None:
     """Every row divided by its length; a row of zeros stays one.
 
     Args:
-        out: shape ``(n, h)``; cut it by ``(UNIT_ROWS, h)``. It and `x` are of float16, bfloat16 or
-            float32.
+        out: shape ``(n, h)``. It and `x` are of float16, bfloat16 or float32.
         x: shape ``(n, h)``, whose squares float32 holds: sizes from 1e-18 to 1e18.
 
     A warp takes a row. Reads 2nh elements, half of them from the cache, and writes nh.
@@ -99,8 +103,9 @@ def unit_rows(out: na.KernelOutput, x: na.KernelInput) -> None:
     rounds once itself, and so does the quotient; and half a unit of `out`.
     """
     width = out.shape[1]
-    step = cuda.gridDim.x * cuda.gridDim.y * UNIT_ROWS
-    block = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
+    step = cuda.gridDim.x * cuda.gridDim.y * cuda.gridDim.z * UNIT_ROWS
+    along_y = cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z
+    block = cuda.blockIdx.x + cuda.gridDim.x * along_y
     for row in range(block * UNIT_ROWS + cuda.threadIdx.y, out.shape[0], step):
         own = float32(0.0)
         for i in range(cuda.threadIdx.x, width, WARP):

@@ -15,7 +15,7 @@ from numbasync_kernels.nn.tiling import Tiling
 
 
 @na.launcher(
-    axes=(1, 0), threads=(256, 1),
+    axes=(0, 1), threads=(1, 256),  # rows, which may be many, on x
     preconditions=[*fits("out", 2, FLOATS), *fits("parts", 3, FLOAT32),
                    "out.shape[0] == parts.shape[1]", "out.shape[1] == parts.shape[2]"],
 )  # fmt: skip
@@ -34,7 +34,7 @@ def sum_of_parts(
 
     Error bound: with u = 2**-24, ``(count - 1) u abs(parts).sum(0)``, to first order.
     """
-    column, row = cuda.grid(2)
+    row, column = cuda.grid(2)
     if row < out.shape[0] and column < out.shape[1]:
         value = float32(0.0)
         for i in range(parts.shape[0]):

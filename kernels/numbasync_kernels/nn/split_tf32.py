@@ -23,7 +23,7 @@ HIGH_BITS = -(1 << 13)  # of a float32, as a mask of 32 bits
 
 
 @na.launcher(
-    axes=(1, 0), threads=(128, 2),
+    axes=(0, 1), threads=(1, 256),  # rows, which may be many, on x
     preconditions=[*fits("out x", 2, FLOAT32), "out.shape[0] == x.shape[0]",
                    "out.shape[1] >= 3 * x.shape[1]"],
 )  # fmt: skip
@@ -38,7 +38,7 @@ def split_tf32(out: na.KernelOutput, x: na.KernelInput, low: int) -> None:
 
     Reads mk elements, three times, and writes mn.
     """
-    column, row = cuda.grid(2)
+    row, column = cuda.grid(2)
     k = x.shape[1]
     if row < out.shape[0] and column < out.shape[1]:
         value = float32(0.0)

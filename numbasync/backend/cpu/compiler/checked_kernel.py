@@ -13,7 +13,7 @@ from numbasync.backend.cpu.compiler.kernel_errors import error_of
 from numbasync.backend.cpu.compiler.program import RECORD_BYTES, Program
 from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library.entry_points import RAISED
-from numbasync.backend.cpu.races import rules
+from numbasync.backend.cpu.races import rules, words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 
@@ -70,9 +70,10 @@ class Checked:
             memory = BlockMemory(nbytes)
         memory.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
         shadow = ShadowMemory(
-            checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, argument_access
-        )
-        memory.put(rules.STATE, shadow.address)
+            checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, argument_access,
+            program.has_fences,
+        )  # fmt: skip
+        memory.put(words.STATE, shadow.address)
         try:
             self._entry(0, end, *block, *grid, memory.address, shared_bytes, *values)
         except Exception as error:

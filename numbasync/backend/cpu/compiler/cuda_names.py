@@ -38,7 +38,9 @@ BARRIERS: dict[Any, tuple[str, bool]] = {
 }
 GRID_BARRIER = "@grid"  # the method `sync` of the grid of `cuda.cg.this_grid()`
 THIS_GRID = cuda.cg.this_grid
-NOTHING = (cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system, cuda.nanosleep)
+# Whether they order accesses for other blocks, too.
+FENCES = {cuda.threadfence: True, cuda.threadfence_system: True, cuda.threadfence_block: False}
+NOTHING = (*FENCES, cuda.nanosleep)
 FUNCTIONS: dict[Any, Any] = {
     cuda.popc: arithmetic.popc, cuda.clz: arithmetic.clz, cuda.ffs: arithmetic.ffs,
     cuda.brev: arithmetic.brev,

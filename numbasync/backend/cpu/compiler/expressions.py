@@ -321,20 +321,20 @@ class Expressions(Parts):
     def _atomic(self, node: ast.Call, function: Any) -> Any:
         if len(node.args) < 3 or node.keywords:
             raise UntranslatableError("an atomic operation with keywords", node)
-        text = ast.unparse(node.args[0])
+        site = self._program.site(self._function, node, ast.unparse(node.args[0]))
         array, index, *values = (self.visit(a) for a in node.args)
-        array = self._held(array)
-        site = self._program.site(self._function, node, text)
-        checked_index = called(self._program.atomic, array, index, None, site)
-        return self._call(function, [array, checked_index, *values])
+        return self._atomic_at(self._held(array), index, values, function, site)
 
     def _compare_and_swap(self, node: ast.Call) -> Any:
-        text = ast.unparse(node.args[0])
+        site = self._program.site(self._function, node, ast.unparse(node.args[0]))
         array, *values = (self.visit(a) for a in node.args)
-        array = self._held(array)
-        site = self._program.site(self._function, node, text)
-        checked_index = called(self._program.atomic, array, ast.Constant(0), None, site)
-        return self._call(atomics.atomic_cas, [array, checked_index, *values])
+        cas = atomics.atomic_cas
+        return self._atomic_at(self._held(array), ast.Constant(0), values, cas, site)
+
+    def _atomic_at(
+        self, array: ast.expr, index: ast.expr, values: list[Any], function: Any, site: int
+    ) -> Any:
+        return self._call(function, [array, called("_check", array, index, None, site), *values])
 
     def _held(self, value: ast.expr) -> Any:
         """A variable with the value, which is used twice."""

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend.cpu.compiler.cuda_names import FENCES
 from numbasync.backend.cpu.compiler.expressions import Expressions, called, is_extents, is_open
+from numbasync.backend.cpu.library import atomics
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.library.source import definition
 
@@ -40,11 +42,33 @@ class Instrumented(Expressions):
         return called("_take", base, index, None, site)
 
     def visit_Call(self, node: ast.Call) -> Any:
+        if self._program.checked and (is_wide := self._fence(node)) is not None:
+            self._program.has_fences = True
+            site = self._program.site(self._function, node, ast.unparse(node.func))
+            return called("_fence", ast.Constant(is_wide), None, None, site)
         call = super().visit_Call(node)
         if self._program.checked and _place_of(node) in self._conversions:
             site = self._program.site(self._function, node, ast.unparse(node.func))
             return called("_narrow", call.args[0], None, None, site)
         return call
+
+    def _fence(self, node: ast.Call) -> bool | None:
+        """Whether a fence is one for other blocks, too; None if the call is no fence."""
+        callee = self._scope.resolve(node.func)
+        return next((wide for fence, wide in FENCES.items() if callee is fence), None)
+
+    def _atomic_at(
+        self, array: ast.expr, index: ast.expr, values: list[Any], function: Any, site: int
+    ) -> Any:
+        if not self._program.checked:
+            return super()._atomic_at(array, index, values, function, site)
+        if function is atomics.atomic_cas:
+            if not isinstance(values[0], ast.Constant):
+                values[0] = self._held(values[0])
+            at = called("_compared", array, index, values[0], site)
+        else:
+            at = called("_atomic", array, index, None, site)
+        return self._call(function, [array, at, *values])
 
     @cached_property
     def _conversions(self) -> set[tuple[int, int]]:

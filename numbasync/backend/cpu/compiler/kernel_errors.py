@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from numbasync import vectors
 from numbasync.backend.cpu.compiler.program import Program, Site
 from numbasync.backend.cpu.library import entry_points
-from numbasync.backend.cpu.races import rules
+from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.errors import (
     BarrierDivergenceError,
     DataRaceError,
+    EndlessWaitError,
     IndexOverflowError,
     InputModifiedError,
     KernelError,
@@ -98,11 +99,21 @@ def _overflown(where: str, site: Site, source_line: str, index: int) -> Exceptio
     )
 
 
+def _waits_for_ever(where: str, site: Site, source_line: str, index: int) -> Exception:
+    return EndlessWaitError(
+        f"{where}waits for {site.what} to change{source_line}\n"
+        "On the CPU device threads between two barriers, and blocks, run one after the other, so "
+        "nobody will change it. Let threads and blocks wait only for earlier ones, as a number "
+        "that cuda.atomic.add gives says; or check the kernel on a GPU."
+    )
+
+
 _FOUND: dict[int, Callable[[str, Site, str, int], Exception]] = {
     entry_points.UNWRITTEN: _unwritten,
     entry_points.INPUT_WRITTEN: _input_written,
     entry_points.OUTSIDE_TILE: _outside_tile,
     entry_points.OVERFLOWN: _overflown,
+    entry_points.WAITS_FOR_EVER: _waits_for_ever,
 }
 
 
@@ -114,21 +125,32 @@ def _race(
     place: _Place | list[int],
     shadow: ShadowMemory,
 ) -> Exception:
-    other = program.sites[int(shadow.state[rules.OTHER_SITE])]
-    wrote = bool(shadow.state[rules.OTHER_WROTE])
-    other_place = shadow.place(int(shadow.state[rules.OTHER]))
-    does = {rules.READ: "reads", rules.ATOMIC: "atomically updates"}.get(mode, "writes")
+    other = program.sites[int(shadow.state[words.OTHER_SITE])]
+    did = int(shadow.state[words.OTHER_DID])
+    other_place = shadow.place(int(shadow.state[words.OTHER]))
     same_block = list(place[:3]) == list(other_place[:3])
     remedy = (
         "Synchronise the threads in between, cuda.syncthreads(); or use cuda.atomic."
         if same_block
         else "Blocks run in any order, or at the same time: use cuda.atomic, or two launches."
     )
+    if program.has_atomics() and words.ATOMIC not in (mode, did):
+        fence = "cuda.threadfence_block()" if same_block else "cuda.threadfence()"
+        remedy += (
+            "\nAtomic operations order other accesses by fences alone: the one thread passes "
+            f"{fence} and then changes an element atomically; the other sees that by an atomic "
+            f"operation on the same element, and then passes {fence}."
+        )
     return DataRaceError(
-        f"{where}{does} an element of {site.what} ({site.file}:{site.line})\n"
-        f"that {_said(other_place)} {'writes' if wrote else 'reads'} as {other.what} "
+        f"{where}{_does(mode)} an element of {site.what} ({site.file}:{site.line})\n"
+        f"that {_said(other_place)} {_does(did)} as {other.what} "
         f"({other.file}:{other.line}), and nothing says which comes first.\n{remedy}"
     )
+
+
+def _does(mode: int) -> str:
+    atomics = (words.ATOMIC, words.ATTEMPT)
+    return "reads" if mode == words.READ else "atomically updates" if mode in atomics else "writes"
 
 
 def _said(place: Sequence[int]) -> str:

@@ -118,6 +118,7 @@ class Program:
         shared_of_functions: offsets of the shared arrays of device functions, by where they are
             made, with a call of the function for each.
         has_vectors: whether it accesses several elements at once, at addresses that must fit.
+        has_fences: whether a thread passes one (`cuda.threadfence`).
         row: whether it is written for blocks of one row, whose y and z are 1.
         pure: names of functions whose result depends on their arguments alone.
     """
@@ -137,6 +138,7 @@ class Program:
     checked: bool = False
     has_inlined: bool = False
     has_vectors: bool = False
+    has_fences: bool = False
     row: bool = False
     doubtful: list[str] = field(default_factory=list)
     array_shapes: GpuTypes | None = None
@@ -145,11 +147,6 @@ class Program:
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
-
-    @property
-    def atomic(self) -> str:
-        """What checks the index of an atomic operation."""
-        return "_atomic" if self.checked else "_check"
 
     def has_rows(self) -> bool:
         """Whether nothing in it asks for y and z of a thread, or of the block's shape."""

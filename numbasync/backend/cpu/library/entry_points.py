@@ -32,6 +32,7 @@ FIELDS = ("kind", "site", "axis", "index", "extent", "block x", "y", "z", "threa
 OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
 UNWRITTEN, INPUT_WRITTEN, OUTSIDE_TILE, RACE, OVERFLOWN = 4, 5, 6, 7, 8  # in checked kernels
 MISALIGNED = 9
+WAITS_FOR_EVER = 10  # in checked kernels
 _I64 = ir.IntType(64)
 # Of type Any: the functions that they create are called without the first parameter.
 any_intrinsic: Any = intrinsic

@@ -22,23 +22,25 @@ from numbasync.backend.cpu.library.entry_points import (
     stop,
     types,
 )
-from numbasync.backend.cpu.races.rules import (
+from numbasync.backend.cpu.races.rules import access
+from numbasync.backend.cpu.races.words import (
     ALL,
     ATOMIC,
-    BARRIER,
-    BEGUN,
-    BLOCK,
+    ATTEMPT,
+    BEGIN,
     BLOCK_ORDER,
+    FENCE,
+    FENCE_BLOCK,
+    MEET,
+    MEET_WARP,
     QUIET,
     READ,
     SOME,
     STATE,
     THREAD_ORDER,
-    TIME,
-    WARP,
+    TURNS,
     WATCHES,
     WRITE,
-    access,
 )
 
 _get, _set = entry_points.element_of(types.int64)
@@ -59,30 +61,30 @@ def turn_of_block(m, k):  # type: ignore[no-untyped-def]
 @_F
 def begin(m, block):  # type: ignore[no-untyped-def]
     """Begin a block: earlier accesses to the block's memory are not of this block."""
-    s = _get(m, STATE)
-    now = _get(s, TIME) + 1
-    for word in (TIME, BEGUN, BARRIER, WARP):
-        _set(s, word, now)
-    _set(s, BLOCK, block)
+    access(m, block, 0, BEGIN, 0, 0, 0, 0)
 
 
 @_F
 def met(m, whole):  # type: ignore[no-untyped-def]
     """Record a barrier of the block (`whole`), or of each of its warps."""
-    s = _get(m, STATE)
-    now = _get(s, TIME) + 1
-    _set(s, TIME, now)
-    _set(s, WARP, now)
-    if whole:
-        _set(s, BARRIER, now)
+    access(m, 0, 0, MEET if whole else MEET_WARP, 0, 0, 0, 0)
+
+
+@_F
+def fence(is_wide, m, site, place):  # type: ignore[no-untyped-def]
+    """Record a fence: of the device (`is_wide`), or of the block."""
+    _, _, _, tx, ty, tz = place
+    access(m, 0, 0, FENCE if is_wide else FENCE_BLOCK, site, tx, ty, tz)
 
 
 @_F
 def touch(m, address, nbytes, mode, site, place):  # type: ignore[no-untyped-def]
     """Record one access to `nbytes` bytes. Stops the kernel if the access is not allowed."""
     s = _get(m, STATE)
-    if not _get(s, WATCHES):
-        return
+    if mode < ATOMIC:
+        _set(s, TURNS, 0)
+        if not _get(s, WATCHES):
+            return
     _, _, _, tx, ty, tz = place
     wrong = access(m, address, nbytes, mode, site, tx, ty, tz)
     if wrong:
@@ -185,6 +187,27 @@ def _atomic(array, index, record, site, place):  # type: ignore[no-untyped-def]
     return atomic_number
 
 
+def compared(array, index, old, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(compared, jit_options=INLINED)
+def _compared(array, index, old, record, site, place):  # type: ignore[no-untyped-def]
+    """The checked index of an element that is about to be changed if it is `old`."""
+    if not _is_number(array, index):
+        return lambda array, index, old, record, site, place: check(
+            array, index, record, site, place
+        )
+    dtype = array.dtype
+
+    def compared_number(array, index, old, record, site, place):  # type: ignore[no-untyped-def]
+        at = check(array, index, record, site, place)
+        mode = ATOMIC if array[at] == dtype(old) else ATTEMPT
+        touch(record, address_of(array, at), array.itemsize, mode, site, place)
+        return at
+
+    return compared_number
+
+
 def filled(array, record, site, place): ...  # type: ignore[no-untyped-def]
 
 
@@ -268,6 +291,7 @@ def _store_vector(array, index, values, record, site, place):  # type: ignore[no
 
 NAMES: dict[str, Any] = {
     "_seen": seen, "_take": take, "_at_literal": at_literal, "_put": put, "_atomic": atomic,
+    "_compared": compared, "_fence": fence,
     "_filled": filled, "_narrow": narrow,
     "_vector_load": load_vector, "_vector_store": store_vector,
     "_vector_is_aligned": vector_access.is_aligned,

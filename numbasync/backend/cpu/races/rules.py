@@ -1,13 +1,12 @@
 """Access rules of a checked launch: records of past accesses, and the checks of new ones.
 
-The state of a launch is an array of 64-bit integers, whose address is in word `STATE` of the
-block's memory. Python fills in the first part (`shadow_memory`), compiled code the second.
+The state of a launch is an array of 64-bit integers (`words`). Python fills in the first part
+(`shadow_memory`), compiled code the second.
 
-Every element of an array argument, and every byte of shared memory, has a cell of three
-records: its last write and its last two reads, the reads by different threads, with time and
-source location. Time counts accesses. Two accesses by two threads, one of which changes the
-value, are a race unless they are ordered: by a barrier of their block, a barrier of their warp,
-or atomic operations of both blocks in between, which may be a flag or a counter.
+Every element of an array argument, and every byte of shared memory, has a cell of five records: its
+last write, and the last two reads and atomic operations, each two by different threads, with time
+and source location. Time counts accesses. Two accesses by two threads, one of which changes the
+value, and one of which is not atomic, are a race unless `order` says that the first one is over.
 
 This code is the same for every kernel, and most of the code of a checked kernel. Therefore it is
 compiled once, and kernels call it by its symbol name.
@@ -28,36 +27,71 @@ from numbasync.backend.cpu.library.entry_points import (
     OPTIONS,
     OUTSIDE_TILE,
     RACE,
-    UNWRAPPED,
     UNWRITTEN,
+    WAITS_FOR_EVER,
     types,
 )
+from numbasync.backend.cpu.races import order
+from numbasync.backend.cpu.races.order import F as _F
+from numbasync.backend.cpu.races.order import get as _get
+from numbasync.backend.cpu.races.order import put as _set
+from numbasync.backend.cpu.races.words import (
+    ALL,
+    ATOMIC,
+    ATOMIC_BEFORE,
+    ATTEMPT,
+    AXES_FROM,
+    BARRIER,
+    BEGIN,
+    BLOCK,
+    CELL_WORDS,
+    CELLS,
+    DYNAMIC,
+    FENCE,
+    FENCE_BLOCK,
+    GX,
+    GY,
+    HI,
+    ITEM,
+    LAST_ATOMIC,
+    LAST_READ,
+    LAST_WRITE,
+    LO,
+    MEET,
+    MEET_WARP,
+    MOST_AXES,
+    MOST_TURNS,
+    N_RANGES,
+    N_REGIONS,
+    OTHER,
+    OTHER_DID,
+    OTHER_SITE,
+    QUIET,
+    RANGES,
+    READ,
+    READ_BEFORE,
+    REGION_WORDS,
+    REGIONS,
+    SLAB_BYTES,
+    SLAB_CELLS,
+    SOME,
+    STAMPS,
+    STATE,
+    THREADS,
+    TIME,
+    TURNS,
+    WAITING,
+    WAITS_AT,
+    WAITS_WHILE,
+    WATCHES,
+    WRITABLE,
+    WRITE,
+    WROTE,
+    WX,
+    WY,
+)
 
-STATE = 12  # word of the block's memory
-
-# Words of the state. Those that Python fills in:
-(
-    THREADS, WX, WY, GX, GY, THREAD_ORDER, BLOCK_ORDER, REGIONS, N_REGIONS, RANGES, N_RANGES,
-    DYNAMIC, SLAB_BYTES, STAMPS, SLAB_CELLS, ATOMIC_TIMES, WATCHES,
-) = range(17)  # fmt: skip
-# and those that compiled code maintains:
-(
-    TIME, BEGUN, BARRIER, WARP, BLOCK, OTHER, OTHER_SITE, OTHER_WROTE, SOME, ALL,
-) = range(17, 27)  # fmt: skip
-WORDS = 27
-
-# The words of an array argument: addresses, item size, whether it is writable, cells, and its
-# axes, longest stride first, each as stride, extent of a tile (0: none), CUDA axis.
-LO, HI, ITEM, WRITABLE, CELLS, AXES_FROM = range(6)
-MOST_AXES = 4
-REGION_WORDS = AXES_FROM + 3 * MOST_AXES
-
-CELL_WORDS = 9
-READ, WRITE, QUIET, ATOMIC = range(4)  # a quiet write does not change the value
-WARP_SIZE = 32
-
-_get, _set = entry_points.element_of(types.int64)
-_F = njit(**OPTIONS, **UNWRAPPED)
+_get_32, _ = entry_points.element_of(types.int32)
 
 
 @_F
@@ -72,42 +106,28 @@ def _is_shared(s, offset):  # type: ignore[no-untyped-def]
 
 
 @_F
-def _conflict(s, cell, record, me, is_atomic, in_block):  # type: ignore[no-untyped-def]
-    """Whether a record is of another thread, and is not ordered before the present access."""
-    other = _get(cell, 3 * record) - 1
+def _conflict(s, cell, record, me, in_block):  # type: ignore[no-untyped-def]
+    """Whether a record is of another thread, whose access may not be over."""
+    other = _get(cell, record) - 1
     if other < 0 or other == me:
         return False
-    site = _get(cell, 3 * record + 2)
-    if is_atomic and site & 1:
-        return False
-    then = _get(cell, 3 * record + 1)
-    if then <= _get(s, BARRIER) and in_block:
-        return False
-    n = _get(s, THREADS)
-    if other // n == me // n:
-        if then <= _get(s, BARRIER):
-            return False
-        same_warp = other % n // WARP_SIZE == me % n // WARP_SIZE
-        if same_warp and then <= _get(s, WARP):
-            return False
-    elif (
-        _get(_get(s, ATOMIC_TIMES), other // n) > then and _get(_get(s, ATOMIC_TIMES), me // n) > 0
-    ):
+    then = _get(cell, record + 1)
+    if (in_block and then <= _get(s, BARRIER)) or order.is_over(s, me, other, then):
         return False
     _set(s, OTHER, other)
-    _set(s, OTHER_SITE, site >> 1)
-    _set(s, OTHER_WROTE, 1 if record == 0 else 0)
+    _set(s, OTHER_SITE, _get(cell, record + 2))
+    _set(s, OTHER_DID, WRITE if record == LAST_WRITE else READ if record < LAST_ATOMIC else ATOMIC)
     return True
 
 
 @_F
-def _remember(cell, record, me, now, site, is_atomic):  # type: ignore[no-untyped-def]
-    if record > 0 and _get(cell, 3) != me + 1:
-        for word in range(3):
-            _set(cell, 6 + word, _get(cell, 3 + word))
-    _set(cell, 3 * record, me + 1)
-    _set(cell, 3 * record + 1, now)
-    _set(cell, 3 * record + 2, 2 * site + is_atomic)
+def _remember(cell, record, me, now, site):  # type: ignore[no-untyped-def]
+    if record != LAST_WRITE and _get(cell, record) != me + 1:
+        for word in range(record, record + 3):
+            _set(cell, word + 3, _get(cell, word))
+    _set(cell, record, me + 1)
+    _set(cell, record + 1, now)
+    _set(cell, record + 2, site)
 
 
 @_F
@@ -115,16 +135,42 @@ def _race(s, cell, mode, me, now, site, in_block):  # type: ignore[no-untyped-de
     """Whether an access conflicts with an earlier one. If not, the access is recorded."""
     if mode == QUIET:
         return False
-    is_atomic = 1 if mode == ATOMIC else 0
-    if _conflict(s, cell, 0, me, is_atomic, in_block):
+    if _conflict(s, cell, LAST_WRITE, me, in_block):
         return True
+    if mode < ATOMIC:
+        for record in (LAST_ATOMIC, ATOMIC_BEFORE):
+            if _conflict(s, cell, record, me, in_block):
+                return True
     if mode == READ:
-        _remember(cell, 1, me, now, site, 0)
+        _remember(cell, LAST_READ, me, now, site)
         return False
-    for record in (1, 2):
-        if _conflict(s, cell, record, me, is_atomic, in_block):
+    for record in (LAST_READ, READ_BEFORE):
+        if _conflict(s, cell, record, me, in_block):
             return True
-    _remember(cell, 0, me, now, site, is_atomic)
+    if mode == WRITE:
+        _remember(cell, LAST_WRITE, me, now, site)
+        order.stored(cell)
+    else:
+        _remember(cell, LAST_ATOMIC, me, now, site)
+        order.atomic(s, cell, me, mode == ATOMIC)
+    return False
+
+
+@_F
+def _waits(s, address, nbytes, me):  # type: ignore[no-untyped-def]
+    """Whether a thread has long done nothing but atomic operations on one element, which leave it
+    as it is: only one thread runs at a time, so nobody else will change it.
+    """
+    if nbytes not in (4, 8):
+        return False
+    value = types.int64(_get_32(address, 0)) if nbytes == 4 else _get(address, 0)
+    if _get(s, WAITING) == me and _get(s, WAITS_AT) == address and _get(s, WAITS_WHILE) == value:
+        _set(s, TURNS, _get(s, TURNS) + 1)
+        return _get(s, TURNS) > MOST_TURNS
+    _set(s, WAITING, me)
+    _set(s, WAITS_AT, address)
+    _set(s, WAITS_WHILE, value)
+    _set(s, TURNS, 0)
     return False
 
 
@@ -160,19 +206,32 @@ def _outside_tile(s, region, address):  # type: ignore[no-untyped-def]
 
 
 def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-untyped-def]
-    """Check and record one access to `nbytes` bytes. Returns 0, or the kind of error, with details
-    in `SOME` and `ALL`.
+    """Check and record one access to `nbytes` bytes, or another event; of `BEGIN`, the address is
+    the block's number. Returns 0, or the kind of error, with details in `SOME` and `ALL`.
     """
     s = _get(m, STATE)
+    if mode == BEGIN:
+        order.begin(s, address)
+        return 0
+    if mode in (MEET, MEET_WARP):
+        order.meet(s, mode == MEET)
+        return 0
+    me = _get(s, BLOCK) * _get(s, THREADS) + tx + _get(s, WX) * (ty + _get(s, WY) * tz)
+    if mode in (FENCE, FENCE_BLOCK):
+        order.fence(s, me, mode == FENCE)
+        return 0
+    if mode >= ATOMIC and _waits(s, address, nbytes, me):
+        return _wrong(s, WAITS_FOR_EVER, 0, 0)
+    if not _get(s, WATCHES):
+        return 0
     now = _get(s, TIME) + 1
     _set(s, TIME, now)
-    me = _get(s, BLOCK) * _get(s, THREADS) + tx + _get(s, WX) * (ty + _get(s, WY) * tz)
     offset = address - m
     if 0 <= offset < _get(s, SLAB_BYTES):
         shared = _is_shared(s, offset)
         stamp = _get(s, BLOCK) + 1 if shared else -1 - me
         stamps = _get(s, STAMPS) + 8 * offset
-        if mode in (READ, ATOMIC):
+        if mode in (READ, ATOMIC, ATTEMPT):
             for i in range(nbytes):
                 if _get(stamps, i) != stamp:
                     return _wrong(s, UNWRITTEN, 1 if shared else 0, 0)
@@ -182,10 +241,10 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
         if shared:
             cell = _get(s, SLAB_CELLS) + 8 * CELL_WORDS * offset
             if _race(s, cell, mode, me, now, site, True):
-                return _wrong(s, RACE, mode, _get(s, OTHER_WROTE))
+                return _wrong(s, RACE, mode, 0)
         return 0
-    if mode == ATOMIC:
-        _set(_get(s, ATOMIC_TIMES), _get(s, BLOCK), now)
+    if mode in (WRITE, ATOMIC):
+        _set(order.of_thread(s, me), WROTE, now)
     owner = types.int64(0)
     for i in range(_get(s, N_REGIONS)):
         region = _get(s, REGIONS) + 8 * REGION_WORDS * i
@@ -204,7 +263,7 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
     if cells:
         cell = cells + 8 * CELL_WORDS * ((address - _get(owner, LO)) // _get(owner, ITEM))
         if _race(s, cell, mode, me, now, site, False):
-            return _wrong(s, RACE, mode, _get(s, OTHER_WROTE))
+            return _wrong(s, RACE, mode, 0)
     return 0
 
 

@@ -1,0 +1,44 @@
+"""What atomic operations and fences order is no race, and what they do not order is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import numbasync as na
+from numbasync.testing import KernelRace, check_kernel
+from tests.planted_bugs.orders import MISTAKES, PATTERNS, Pattern
+
+
+def cases(of: Callable[[Pattern], list[tuple[int, int, int]]]) -> list[Any]:
+    found = []
+    for pattern in PATTERNS:
+        name = pattern.kernel.py_func.__name__
+        for mistake, grid, block in of(pattern):
+            case = f"{name}-{MISTAKES[mistake]}-{grid}x{block}"
+            found.append(pytest.param(pattern, mistake, grid, block, id=case))
+    return found
+
+
+def check(pattern: Pattern, mistake: int, grid: int, block: int, **options: int) -> None:
+    arguments = [*pattern.args(grid * block), mistake]
+    check_kernel(pattern.kernel, arguments, pattern.reference, grid=grid, block=block, **options)
+
+
+@pytest.mark.parametrize(("pattern", "mistake", "grid", "block"), cases(Pattern.right))
+def test_what_is_ordered_is_right(
+    device: na.Device, pattern: Pattern, mistake: int, grid: int, block: int
+) -> None:
+    check(pattern, mistake, grid, block, races=2)
+
+
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize(("pattern", "mistake", "grid", "block"), cases(Pattern.wrong))
+def test_what_is_not_ordered_is_a_race(
+    pattern: Pattern, mistake: int, grid: int, block: int
+) -> None:
+    with pytest.raises(KernelRace) as failure:
+        check(pattern, mistake, grid, block)
+    assert "nothing says which comes first" in str(failure.value)
