@@ -57,7 +57,7 @@ class Channel:
 
     def __init__(self, exchange: Exchange, device: Device) -> None:
         self._exchange = exchange
-        self._device = device
+        self.device = device
         self.by_library: tuple[Library, Rank] | None = None
         self.is_connected = False
         self.failure: Exception | None = None
@@ -107,7 +107,7 @@ class Channel:
 
     def connect(self) -> None:
         """Wait for the other ranks. If every device has a library of collectives, use that."""
-        library: Library | None = self._device.backend.collectives
+        library: Library | None = self.device.backend.collectives
         exchange = self._exchange
         own = np.zeros(1 + ID_BYTES, np.uint8)
         if library is not None:
@@ -118,7 +118,7 @@ class Channel:
         slots = exchange.round("connect", own)
         if library is not None and all(slot[0] for slot in slots):
             identity = slots[0][1 : 1 + ID_BYTES].tobytes()
-            rank = library.rank(identity, exchange.rank, exchange.size, self._device.backend)
+            rank = library.rank(identity, exchange.rank, exchange.size, self.device.backend)
             self.by_library = library, rank
         self.is_connected = True
 
