@@ -27,7 +27,6 @@ from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
 from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
 from numbasync.ops.future import DeviceFuture
-from numbasync.ops.home import Home
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 
@@ -58,7 +57,17 @@ def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None =
     """
     named = op.stream
     if policy is None:
-        return named if named is not None else _stream_at(op.home)
+        if named is not None:
+            return named
+        home = op.home
+        if home is None:
+            return default_device().policy.next_stream()
+        if isinstance(home, Stream):
+            return home
+        stream = home.policy.next_stream()
+        # A policy may give other devices' streams, to operations that may run anywhere.
+        is_elsewhere = isinstance(stream, Stream) and stream.device is not home
+        return home.new_stream() if is_elsewhere else stream
     scheduler: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
     if scheduler is None or isinstance(scheduler, type):
         raise OperationError(
@@ -67,18 +76,8 @@ def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None =
         )
     if named is not None:
         return resolve_stream(op, named, scheduler if isinstance(scheduler, Stream) else None)
-    stream: Stream = scheduler.next_stream()
-    return stream
-
-
-def _stream_at(home: Home) -> Stream:
-    if isinstance(home, Stream):
-        return home
-    stream = (home or default_device()).policy.next_stream()
-    # A policy may give other devices' streams, to operations that may run anywhere.
-    if home is not None and isinstance(stream, Stream) and stream.device is not home:
-        return home.new_stream()
-    return stream
+    chosen: Stream = scheduler.next_stream()
+    return chosen
 
 
 def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> Stream:
