@@ -214,8 +214,8 @@ cdef object device_of(object op):
     return get(tensor, at_device_of) if isa(tensor, Tensor) or isa(tensor, MappedTensor) else None
 
 
-cdef object stream_for(object op):
-    """`run.stream_for`, without a policy of the caller."""
+cdef object known_stream_for(object op):
+    """The stream of an operation, if the device has been used before, and no Python is needed."""
     cdef object device = device_of(op), policy, stream
     if device is not None:
         policy = get(device, at_policy)
@@ -223,6 +223,14 @@ cdef object stream_for(object op):
             stream = next(get(policy, at_turn))
             if isa(stream, Stream) and holds(stream, at_device, device):
                 return stream
+    return None
+
+
+cdef object stream_for(object op):
+    """`run.stream_for`, without a policy of the caller."""
+    cdef object stream = known_stream_for(op)
+    if stream is not None:
+        return stream
     try:
         return python["stream_for"](op)
     except BaseException:
@@ -268,7 +276,11 @@ def await_fast(op):
     """`run.awaiting` of an operation with a fast path."""
     if not is_idle() or get_running_loop() is None or not is_unused(op):
         return (yield from python["awaiting"](op))
-    stream = stream_for(op)
+    stream = known_stream_for(op)
+    if stream is None:
+        if not python["is_started"](op):
+            return (yield from python["awaiting"](op))
+        stream = stream_for(op)
     if not isa(stream, Stream):
         return (yield from python["awaiting"](op))
     submission = begun(op, stream)
@@ -294,7 +306,11 @@ def _start(op, site):
         return python["_start"](op, site)
     if not is_idle() or not is_unused(op):
         return python["_start"](op, site)
-    stream = stream_for(op)
+    stream = known_stream_for(op)
+    if stream is None:
+        if not python["is_started"](op):
+            return python["_start"](op, site)
+        stream = stream_for(op)
     if not isa(stream, Stream):
         return python["_wanted"](python["claimed"](op), stream, site)
     submission = begun(op, stream)

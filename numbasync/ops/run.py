@@ -22,7 +22,7 @@ from numbasync.device.stream import AnyStream, Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.native import compiled
-from numbasync.ops import submission_queue
+from numbasync.ops import first_use, submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
 from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
@@ -245,6 +245,8 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
     op.consume()
     if _get_running_loop() is None:
         raise reactor.no_loop()
+    if not first_use.is_started(op):
+        yield from first_use.starting(op)
     stream = stream_for(op)
     submission = None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync import cache_folder
 from numbasync.backend.cpu.library import disk_cache
 from numbasync.backend.cpu.races import rules
 from numbasync.errors import KernelCompileError, KernelError
@@ -191,6 +193,75 @@ def test_a_broken_file_is_compiled_again_and_replaced(load: Load, tmp_path: Path
     assert compiled_by(load(), "meets")[0] == 0
 
 
+@pytest.mark.parametrize("what", ["nbi", "nbc"])
+@pytest.mark.parametrize("text", [b"", b"\x80\x05", b"N.", b"folder"])
+def test_any_damage_is_repaired(load: Load, tmp_path: Path, what: str, text: bytes) -> None:
+    compiled_by(load(), "meets")
+    (file,) = (tmp_path / "cache").rglob(f"*meets*.{what}")
+    file.unlink()
+    if text == b"folder":
+        file.mkdir()
+    else:
+        file.write_bytes(text)
+    assert compiled_by(load(), "meets")[0] == 1
+    assert compiled_by(load(), "meets")[0] == 0
+
+
+class Ran:
+    """A pickle of it runs code: it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
+        return os.mkdir, (self._path,)
+
+
+@pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="folders of Windows have no such bits")
+@pytest.mark.parametrize("shared", ["cache", "cache/*"])
+def test_numbas_folder_that_others_can_write_to_is_not_read(
+    load: Load, tmp_path: Path, shared: str
+) -> None:
+    compiled_by(load(), "meets")
+    for file in (tmp_path / "cache").rglob("*meets*.nb*"):
+        file.write_bytes(pickle.dumps(Ran(tmp_path / "ran")))
+    (path,) = tmp_path.glob(shared)
+    path.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="not kept in .*: others can write .* NUMBA_CACHE_DIR"):
+        assert compiled_by(load(), "meets")[0] == 1
+    assert not (tmp_path / "ran").exists()
+    assert compiled_by(load(), "meets")[0] == 1  # said once
+
+
+@pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="folders of Windows have no such bits")
+def test_beside_a_source_that_others_can_write_to_nothing_is_read(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba's own next choice is the user's cache folder."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    compiled_by(load(), "meets")
+    beside = tmp_path / "__pycache__"
+    assert list(beside.glob("*.nbc"))
+    for file in beside.glob("*.nb*"):
+        file.write_bytes(pickle.dumps(Ran(tmp_path / "ran")))
+    beside.chmod(0o777)
+    assert [compiled_by(load(), "meets")[0] for _ in range(2)] == [1, 0]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_relative_folder_stays_where_it_was(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(numba.config, "CACHE_DIR", f"relative-{tmp_path.name}")
+    monkeypatch.chdir(tmp_path)
+    assert compiled_by(load(), "meets")[0] == 1
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert compiled_by(load(), "meets")[0] == 0
+    assert not list((tmp_path / "elsewhere").rglob("*.nb*"))
+
+
 def test_data_that_another_process_has_replaced_is_not_loaded(load: Load) -> None:
     """Numba numbers the data of an index: two processes may take the same number at once."""
     module = load()
@@ -230,6 +301,7 @@ def test_a_directory_that_cannot_be_written_costs_only_time(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "rename", full)
     assert compiled_by(module, "meets")[0] == 1
 
 

@@ -16,7 +16,7 @@ from typing import Any
 _lock = threading.Lock()
 _function = 0  # the compiled function's address
 _keep: list[object] = []
-_begun = False
+_thread: threading.Thread | None = None
 
 
 def host_function() -> int:
@@ -26,13 +26,20 @@ def host_function() -> int:
     function sets the word to 0, and adds one to the eventfd. It does not run behind a fault: the
     driver calls no host function of a broken context.
     """
-    global _begun
+    global _thread
     if not _function:
         with _lock:
-            if not _begun:
-                _begun = True
-                threading.Thread(target=_compile, name="numbasync-wakeup", daemon=True).start()
+            if _thread is None:
+                _thread = threading.Thread(target=_compile, name="numbasync-wakeup", daemon=True)
+                _thread.start()
     return _function
+
+
+def ready() -> None:
+    """Wait for the compilation."""
+    host_function()
+    if _thread is not None:
+        _thread.join()
 
 
 def launch(stream: Any, word: int) -> bool:
