@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from numbasync.device.device import Device, current_device, default_device
+from numbasync.device.policies import StreamPoolRoundRobin
 from numbasync.native import compiled
 from numbasync.ops.home import device_at
 from numbasync.ops.prerequisites import beside
@@ -23,15 +25,17 @@ _going_on: WeakKeyDictionary[Any, dict[Device | None, asyncio.Future[Any]]] = We
 
 
 class _Start:
-    """A prerequisite: a device has been started."""
+    """A prerequisite: what takes long of the first use of a device is done."""
 
     def __init__(self, device: Device | None) -> None:
-        self._device = device
+        self.device = device
 
     def run(self) -> None:
-        device = self._device or default_device()
-        device.check()
-        _ = device.pool, device.policy  # the policy last, by which `is_started` judges
+        self.device = device = self.device or default_device()
+        if not device.is_started:
+            device.check()
+            # The streams that are dropped here are those that the policy gets.
+            _ = device.pool, StreamPoolRoundRobin(device)
 
 
 @compiled
@@ -53,11 +57,25 @@ def starting(op: Operation[Any]) -> Generator[Any, None, None]:
 
 def started(device: Device | None) -> Generator[Any, None, BaseException | None]:
     """Wait until a device is started; None: the default device. Returns the error, if any."""
-    here = _going_on.setdefault(asyncio.get_running_loop(), {})
+    loop = asyncio.get_running_loop()
+    here = _going_on.setdefault(loop, {})
     future = here.get(device)
     if future is None:
-        future = here[device] = beside(_Start(device), lambda: None)
-        future.add_done_callback(lambda _: here.pop(device, None))
+        start = _Start(device)
+        future = here[device] = beside(start, lambda: None)
+        # Before those who wait are resumed, which are next in the loop's turn.
+        future.add_done_callback(lambda _: loop.call_soon(_end, here, device, start))
+    if future.done():
+        while here.get(device) is future:  # others have waited for longer
+            yield
+        return future.result()
     # Cancelling one of those who wait must not cancel the others.
     error: BaseException | None = yield from asyncio.shield(future)
     return error
+
+
+def _end(here: dict[Device | None, Any], device: Device | None, start: _Start) -> None:
+    del here[device]
+    if start.device is not None:
+        with suppress(Exception):  # raised to those who run something on the device
+            _ = start.device.policy  # from now on the device `is_started`
