@@ -158,7 +158,7 @@ async def test_who_is_cancelled_meanwhile_runs_nothing(
 async def test_another_device_is_started_by_a_thread_too(
     device: na.Device, starters: list[int], monkeypatch: pytest.MonkeyPatch, core: bool
 ) -> None:
-    far = [d for d in na.devices("cpu") if d is not device][0]
+    far = next(d for d in na.devices("cpu") if d is not device)
     t = na.ones(3).sync_on(far.new_stream())
     policy = far.policy
     monkeypatch.setattr(far, "_policy", None)
