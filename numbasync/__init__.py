@@ -65,6 +65,7 @@ from numbasync.ops.run import spawn as spawn
 from numbasync.ops.task_factory import task_factory as task_factory
 from numbasync.runtime import Runtime as Runtime
 from numbasync.runtime import run as run
+from numbasync.runtime import warm_up as warm_up
 from numbasync.tensors import pickling as _pickling  # noqa: F401  # what it refuses
 from numbasync.tensors.create import arange as arange
 from numbasync.tensors.create import convert as convert

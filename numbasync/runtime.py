@@ -11,12 +11,27 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-from numbasync.device.device import Device, chosen_device, use_device
-from numbasync.errors import CallerError, StateError
+from numbasync.device.device import (
+    Device,
+    chosen_device,
+    current_device,
+    default_device,
+    use_device,
+)
+from numbasync.device.stream import Steps
+from numbasync.errors import CallerError, OperationError, StateError
+from numbasync.launch.call import Compile
+from numbasync.launch.declared import compilations
+from numbasync.launch.launcher import Launcher
+from numbasync.ops import first_use, prerequisites
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.future import DeviceFuture
-from numbasync.ops.run import awaited
+from numbasync.ops.gather import gather
+from numbasync.ops.op import DeviceOp
+from numbasync.ops.operands import suppress_unused_warnings
+from numbasync.ops.run import awaited, describe
 from numbasync.ops.task_factory import eager_task_factory, task_factory
+from numbasync.tensors.create import zeros
 from numbasync.threads import start
 
 T = TypeVar("T")
@@ -232,3 +247,65 @@ class Runtime:
     def __repr__(self) -> str:
         state = "running" if self._loop is not None else "not running"
         return f"<Runtime of {self.device.label}, {state}>"
+
+
+# --- beforehand -----------------------------------------------------------------------
+
+
+class _Thread:
+    """A prerequisite: a call on a thread."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.run = call
+
+
+async def warm_up(*kernels: Launcher[Any] | DeviceOp[None]) -> None:
+    """Do beforehand what the first operations of a process would wait for, while the loop turns:
+    find the devices, open the current one, import the compilers, and run one small operation of
+    each kind; then compile `kernels` for that device.
+
+        await na.warm_up(saxpy.compile(na.meta(n), 2.0, na.meta(n)), declared)
+
+    Launches nothing of `kernels`. What is done already takes no time. Write
+    `with na.use_device(device):` around it for another device.
+
+    Args:
+        kernels: operations of `kernel.compile(*args)`; and launchers, which are compiled for all
+            signatures that are declared, as in `@cuda.jit("void(float32[:], float32)")`. What
+            calls of a launcher without signatures are compiled for is not known before: the first
+            compiles it, on a thread.
+
+    Raises:
+        OperationError: one of `kernels` is something else. Nothing has run then.
+        DeviceUnavailableError: NUMBASYNC_DEVICE names a device that cannot be used.
+        KernelCompileError: a kernel cannot be compiled.
+    """
+    with suppress_unused_warnings(kernels):
+        for kernel in kernels:
+            if not isinstance(kernel, Launcher | Compile):
+                raise OperationError(
+                    f"warm_up takes launchers and operations of kernel.compile(*args), not "
+                    f"{describe(kernel)}."
+                )
+    error = await Steps(first_use.started(current_device()))
+    if error is not None:
+        raise error
+    device = default_device()
+    ops: list[DeviceOp[None]] = []
+
+    def prepare() -> None:
+        device.backend.warm_up()
+        from numbasync.launch import first_kernel  # noqa: F401
+
+        for kernel in kernels:
+            ops.extend(compilations(kernel) if isinstance(kernel, Launcher) else [kernel])
+
+    error = await prerequisites.beside(_Thread(prepare), lambda: None)
+    if error is not None:
+        raise error
+    from numbasync.launch.first_kernel import first_kernel
+
+    t = await zeros(1)
+    await first_kernel(t)
+    await t.to_host()
+    await gather(*ops)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba.cuda import types
+from numba.np.numpy_support import as_dtype
 
 
 def declared(dispatcher: Any) -> list[tuple[Any, ...]]:
@@ -56,6 +57,27 @@ def resolved(dispatcher: Any, actual: tuple[Any, ...]) -> tuple[Any, ...]:
                 f"({', '.join(map(str, best))}) best, but a {a} is not passed as a {f}; convert it"
             )
     return best
+
+
+def examples(dispatcher: Any) -> list[tuple[Any, ...]]:
+    """Arguments that fit the declared signatures, of each: numbers as they are; of an array its
+    dtype, its number of axes and its order, "C", "F" or "A". Without those signatures that take
+    anything else.
+    """
+    found = []
+    for formals in declared(dispatcher):
+        values = tuple(_example(formal) for formal in formals)
+        if NotImplemented not in values:
+            found.append(values)
+    return found
+
+
+def _example(formal: Any) -> Any:
+    if isinstance(formal, types.Array):
+        return as_dtype(formal.dtype), formal.ndim, formal.layout
+    if isinstance(formal, types.Boolean | types.Number):
+        return as_dtype(formal).type(0)
+    return None if isinstance(formal, types.NoneType) else NotImplemented
 
 
 def _passes(actual: Any, formal: Any) -> bool:

@@ -371,6 +371,10 @@ class Device(Protocol):
 
     def synchronize(self) -> None: ...
 
+    def warm_up(self) -> None:
+        """Wait for the compilations of the backend's own. Launches and allocates nothing."""
+        ...
+
     def quiesce(self) -> None:
         """Block until no stream can advance by itself: each is idle, or waits for a gate."""
         ...

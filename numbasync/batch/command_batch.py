@@ -20,7 +20,7 @@ from numbasync.batch.run.replay import BatchGraph
 from numbasync.batch.run.report import BatchPlan
 from numbasync.batch.run.run import BatchOp, Results
 from numbasync.batch.run.state import CAPTURED, BatchRun, Transfers
-from numbasync.device.device import Device, chosen_device, default_device
+from numbasync.device.device import Device, chosen_device
 from numbasync.device.stream import AnyStream, as_stream
 from numbasync.device.submission import Submission
 from numbasync.errors import (
@@ -228,12 +228,11 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         Raises:
             AlreadySubmittedError: raised by the call itself, if the batch was executed before.
         """
-        awaitable: Awaitable[Results[Tensor]] = self._awaitable(self.op())
-        return awaitable
+        return self.op()
 
     def execute_sync(self) -> Results[Tensor]:
         """Run the batch, and block until it is done."""
-        return self.op().sync_on(self.device.policy.next_stream())
+        return self.op().sync()
 
     def compute(self, *ids: BufferId) -> Awaitable[Any]:
         """Run the batch and read the values of these ids, by one submission: `await b.compute(y)`
@@ -245,12 +244,11 @@ class CommandBatch(Vocabulary, BatchRun, Public):
             ForeignBufferError, OperationError, CallerError: raised by the call itself, as by
                 `read`; or without an id.
         """
-        awaitable: Awaitable[Any] = self._awaitable(self.compute_op(*ids))
-        return awaitable
+        return self.compute_op(*ids)
 
     def compute_sync(self, *ids: BufferId) -> Any:
         """`compute`, blocking until the arrays are filled."""
-        return self.compute_op(*ids).sync_on(self.device.policy.next_stream())
+        return self.compute_op(*ids).sync()
 
     def read(self, id: BufferId) -> Awaitable[HostArray]:
         """A value of the batch as a new NumPy array: `await b.read(id)`.
@@ -261,12 +259,11 @@ class CommandBatch(Vocabulary, BatchRun, Public):
                 failed.
             Any error of the batch on the device that is not known at the call.
         """
-        awaitable: Awaitable[HostArray] = self._awaitable(self.read_op(id))
-        return awaitable
+        return self.read_op(id)
 
     def read_sync(self, id: BufferId) -> HostArray:
         """`read`, blocking until the array is filled."""
-        return self.read_op(id).sync_on(self.device.policy.next_stream())
+        return self.read_op(id).sync()
 
     def read_op(self, id: BufferId) -> DeviceOp[HostArray]:
         """The operation that reads a value."""
@@ -320,11 +317,6 @@ class CommandBatch(Vocabulary, BatchRun, Public):
                 ) from producer.error
 
     # --- how ---
-
-    def _awaitable(self, op: DeviceOp[Any]) -> Any:
-        if self.device is default_device():
-            return op
-        return op.schedule(self.device.policy)
 
     def _wanted(self, held: Iterable[int]) -> list[int]:
         """The nodes to write: the held ones from which no other held node is computed, and the kept

@@ -25,6 +25,7 @@ from numbasync.errors import (
     ShapeError,
 )
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.tensor import Tensor
@@ -82,6 +83,10 @@ class GroupOp(DeviceOp[Any]):
         self._name = name
         self._tensor = tensor
         self._call = call
+
+    @property
+    def home(self) -> Home:
+        return self._channel.device if self._tensor is None else self._tensor.device
 
     def steps(self, ctx: Context) -> Steps[Any]:
         if ctx.records:

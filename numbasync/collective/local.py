@@ -20,6 +20,7 @@ from numbasync.device.several import next_stream_of
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.copies import copy, written
 from numbasync.tensors.devices import moved
@@ -55,7 +56,10 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         self._by_copies = by_copies
         self._enqueue = enqueue
         self._out = out
-        self.default_stream = next_stream_of(_device(parts[0]))
+
+    @property
+    def home(self) -> Home:
+        return _device(self._parts[0])
 
     def steps(self, ctx: Context) -> Steps[tuple[Tensor, ...]]:
         if ctx.records:

@@ -21,6 +21,7 @@ cdef class FastCall:
     `codes` has NUMBER to LITERAL for each argument; `outputs` are positions.
     """
     cdef int count, arrays, written
+    cdef int home  # which tensor says where the launch runs
     cdef int code[MOST]
     cdef bint output[MOST]
     cdef bint may_alias
@@ -40,6 +41,8 @@ cdef class FastCall:
             self.code[i] = codes[i]
             self.output[i] = i in outputs
             self.arrays += TENSOR <= codes[i] <= PARTITION
+            if self.output[i] and self.written == 0:
+                self.home = self.arrays - 1
             self.written += self.output[i]
 
     def take(self, values):

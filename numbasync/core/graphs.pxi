@@ -5,7 +5,6 @@ def CudaGraph_launch(self):
     if op is None:
         return python["CudaGraph.launch"](self)
     put(op, at_graph, self)
-    put(op, at_default_stream, get(self, at_graph_stream))
     return op
 
 

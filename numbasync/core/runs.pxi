@@ -192,22 +192,45 @@ def know_devices(variable, device):
     current_device, default_device = variable, device
 
 
-cdef inline bint goes_to_the_current_device(object op) except -1:
-    """Whether an operation names no stream, and has no device of its own."""
+cdef object device_of(object op):
+    """The device of an operation that names no stream, by its tensors, else the current one; None,
+    if only Python can tell.
+    """
+    cdef object core, tensors, tensor = None
     if isa(op, Launch):
-        return is_plain(op) and holds(get(op, at_launcher), at_move_inputs, False)
-    return is_simple(op) and not isa(op, GraphLaunch)
+        core = core_of(op)
+        if core is None or not is_plain(op):
+            return None
+        tensors = get(op, at_tensors)
+        if PyTuple_GET_SIZE(tensors):
+            tensor = <object>PyTuple_GET_ITEM(tensors, (<FastCall>core).home)
+    elif isa(op, ToHost):
+        tensor = get(op, at_read)
+    elif isa(op, GraphLaunch) or not is_simple(op):
+        return None
+    if tensor is None:
+        return get_value(current_device) or default_device
+    # Exactly one of these classes, which have the slots; anything else is Python's business.
+    return get(tensor, at_device_of) if isa(tensor, Tensor) or isa(tensor, MappedTensor) else None
+
+
+cdef object known_stream_for(object op):
+    """The stream of an operation, if the device has been used before, and no Python is needed."""
+    cdef object device = device_of(op), policy, stream
+    if device is not None:
+        policy = get(device, at_policy)
+        if isa(policy, RoundRobin):
+            stream = next(get(policy, at_turn))
+            if isa(stream, Stream) and holds(stream, at_device, device):
+                return stream
+    return None
 
 
 cdef object stream_for(object op):
     """`run.stream_for`, without a policy of the caller."""
-    cdef object device, policy
-    if goes_to_the_current_device(op):
-        device = get_value(current_device) or default_device
-        if device is not None:
-            policy = get(device, at_policy)
-            if isa(policy, RoundRobin):
-                return next(get(policy, at_turn))
+    cdef object stream = known_stream_for(op)
+    if stream is not None:
+        return stream
     try:
         return python["stream_for"](op)
     except BaseException:
@@ -253,7 +276,11 @@ def await_fast(op):
     """`run.awaiting` of an operation with a fast path."""
     if not is_idle() or get_running_loop() is None or not is_unused(op):
         return (yield from python["awaiting"](op))
-    stream = stream_for(op)
+    stream = known_stream_for(op)
+    if stream is None:
+        if not python["is_started"](op):
+            return (yield from python["awaiting"](op))
+        stream = stream_for(op)
     if not isa(stream, Stream):
         return (yield from python["awaiting"](op))
     submission = begun(op, stream)
@@ -279,7 +306,11 @@ def _start(op, site):
         return python["_start"](op, site)
     if not is_idle() or not is_unused(op):
         return python["_start"](op, site)
-    stream = stream_for(op)
+    stream = known_stream_for(op)
+    if stream is None:
+        if not python["is_started"](op):
+            return python["_start"](op, site)
+        stream = stream_for(op)
     if not isa(stream, Stream):
         return python["_wanted"](python["claimed"](op), stream, site)
     submission = begun(op, stream)

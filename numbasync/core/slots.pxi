@@ -34,7 +34,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_values",
     ),
     "Launcher": (
-        "_forms", "_plain_count", "_latest", "Result", "label", "move_inputs", "names", "planner",
+        "_forms", "_plain_count", "_latest", "Result", "label", "names", "planner",
     ),
     "Config": ("extents", "stream"),
     "Plan": ("work", "empty"),
@@ -50,7 +50,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Full": ("_kind", "_name", "_value"),
     "FromHost": ("_array", "has_fast_path"),
     "ToHost": ("_tensor",),
-    "GraphLaunch": ("_graph", "default_stream"),
+    "GraphLaunch": ("_graph",),
     "CudaGraph": (
         "_attached", "_backend", "_dependencies", "_is_own", "_launches", "_names", "_recorded",
         "_updated", "device", "stream",
@@ -106,7 +106,7 @@ cdef enum:
     at_unused, at_values, at_has_fast_path
     at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
     at_prepared_plan, at_positions, at_prepared_tensors, at_prepared_values
-    at_forms, at_plain_count, at_latest, at_result, at_label, at_move_inputs, at_names
+    at_forms, at_plain_count, at_latest, at_result, at_label, at_names
     at_planner
     at_extents, at_config_stream
     at_work, at_is_without_blocks
@@ -122,7 +122,7 @@ cdef enum:
     at_spec, at_op_name, at_fill_value
     at_array, at_is_fast
     at_read
-    at_graph, at_default_stream
+    at_graph
     at_attached, at_backend_graph, at_graph_dependencies, at_is_own, at_graph_launches
     at_graph_names, at_recorded, at_updated, at_graph_device, at_graph_stream
     at_graph_checks, at_graph_number

@@ -74,8 +74,7 @@ class Device(Public):
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
-        # For `na.limit`: the device-wide limit, the number of limits with open blocks, and whether
-        # there is any limit at all, which the fast paths check.
+        # For `na.limit`: the device-wide one, how many have open blocks, whether there is any.
         self.limit_of_all: Any = None
         self.open_limits = 0
         self.is_limited = False
@@ -136,6 +135,11 @@ class Device(Public):
     def new_event(self, timing: bool = True) -> Event:
         """A new event; an event without `timing` is cheaper and has no `elapsed_ms`."""
         return Event(self, timing)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the device has a policy, and so streams: its first use is over."""
+        return self._policy is not None
 
     @property
     def policy(self) -> SchedulingPolicy:
@@ -333,14 +337,17 @@ def default_device() -> Device:
         DeviceUnavailableError: NUMBASYNC_DEVICE names a device that cannot be used.
     """
     global _default
-    device = _current.get()
-    if device is not None:
-        return device
-    if _default is None:
-        _default = _device_for(backends.preferred())
+    device = current_device()
+    if device is None:
+        device = _default = _device_for(backends.preferred())
         if core is not None:
-            core.know_devices(_current, _default)
-    return _default
+            core.know_devices(_current, device)
+    return device
+
+
+def current_device() -> Device | None:
+    """`default_device()`; None if that has yet to be found, which takes long."""
+    return _current.get() or _default
 
 
 def set_default_device(device: Device | None) -> Device | None:

@@ -352,10 +352,10 @@ class Steps:
 
     __slots__ = ("_steps",)
 
-    def __init__(self, steps: Generator[Any, None, None]) -> None:
+    def __init__(self, steps: Generator[Any, None, Any]) -> None:
         self._steps = steps
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Any, None, Any]:
         return self._steps
 
 

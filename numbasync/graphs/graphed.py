@@ -26,6 +26,7 @@ from numbasync.graphs.recorder import Branch, Recorder, Recording
 from numbasync.graphs.recording import Recorded
 from numbasync.ops.context import Context
 from numbasync.ops.enqueue import prepared
+from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import check_op, name_of
 from numbasync.tensors.array_spec import ArraySpec
@@ -191,6 +192,10 @@ class Replayed(DeviceOp[Any]):
         self._graphed = graphed
         self._arguments = arguments
         self.has_fast_path = arguments.are_tensors
+
+    @property
+    def home(self) -> Home:
+        return first_home(self._arguments.arrays)
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         replayed = self._graphed.try_replay(submission, pool, self._arguments)

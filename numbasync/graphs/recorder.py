@@ -227,12 +227,12 @@ class Recording(Context):
 
     def read(self, storage: Storage, name: object = None, *, anywhere: bool = False) -> None:
         if storage.pool.device is not self.device.backend:
-            self._check_device(storage)
+            self._check_device(storage, name)
         self._recorder.lease(storage, writes=False)
 
     def write(self, storage: Storage, name: object = None) -> None:
         if storage.pool.device is not self.device.backend:
-            self._check_device(storage)
+            self._check_device(storage, name)
         self._recorder.lease(storage, writes=True)
 
     def after(self, other: Submission | None, shared: object = None) -> None: ...

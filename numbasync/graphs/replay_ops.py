@@ -12,6 +12,7 @@ from numbasync.graphs.recording import Recorded
 from numbasync.native import compiled, known
 from numbasync.ops.constructors import Leaf
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.simple_op import SimpleOp
 from numbasync.tensors.pinned import sharing
 
@@ -30,7 +31,7 @@ class Replayable(Protocol):
 class GraphLaunch(SimpleOp[None]):
     """One replay of a graph. The operation keeps the graph alive."""
 
-    __slots__ = ("_graph", "default_stream")
+    __slots__ = ("_graph",)
     has_fast_path = True
     label = "graph.launch()"  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
 
@@ -39,7 +40,10 @@ class GraphLaunch(SimpleOp[None]):
         self._site = frame.f_code, frame.f_lasti
         self._unused = True
         self._graph = graph
-        self.default_stream = graph.stream
+
+    @property
+    def home(self) -> Home:
+        return self._graph.stream
 
     @compiled
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:

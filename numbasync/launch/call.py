@@ -16,9 +16,7 @@ import numpy as np
 from numbasync.backend import protocols
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
-from numbasync.device.several import next_stream_of
 from numbasync.device.storage import MemoryPool
-from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import (
     DeviceMismatchError,
@@ -26,11 +24,12 @@ from numbasync.errors import (
     KernelCompileError,
     MovedError,
 )
+from numbasync.launch import homes
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.coarse_kernels import CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.fast_path import FastCall, Taken
-from numbasync.launch.homes import at_home, check_devices, elsewhere, home_of, placed_tensors
+from numbasync.launch.homes import at_home, check_devices, elsewhere, placed_tensors
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import DEFAULT, Config, Plan
@@ -40,6 +39,7 @@ from numbasync.launch.variants import Kernel, Keys
 from numbasync.native import compiled, core, known
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, suppress_unused_warnings
 from numbasync.ops.pickling import Recipe, packed
@@ -126,11 +126,12 @@ class Launch(DeviceOp[LaunchResult]):
         return self._launcher.label
 
     @property
-    def default_stream(self) -> Stream | None:  # type: ignore[override]
-        if not self._launcher.move_inputs:
-            return None
-        home = home_of(self._launcher, self._values)
-        return None if home is None else next_stream_of(home)
+    def home(self) -> Home:
+        if self._form is not None:
+            return self._tensors[self._form.home].device if self._tensors else None
+        if self._bound is not None:
+            return homes.home_of_bound(self._launcher, self._bound)
+        return homes.home_of(self._launcher, enumerate(self._values))
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]
@@ -254,6 +255,10 @@ class Compile(DeviceOp[None]):
             bound = self._launcher.bind(bound.resolve_on(ctx.device))
         yield from _coarse_launch(self._launcher, bound, DEFAULT, ctx.device)
         yield from _compiled(self._launcher, bound, ctx.device)
+
+    @property
+    def home(self) -> Home:
+        return self._launch.home
 
     def _describe(self) -> str:
         return f"{self._launcher.name}.compile()"

@@ -12,13 +12,14 @@ from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import planned
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.explanation import Explanation
-from numbasync.launch.homes import elsewhere
+from numbasync.launch.homes import elsewhere, home_of_bound
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.load_analysis import elements_read
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import Config
 from numbasync.launch.tuple_arguments import flat
 from numbasync.ops.enqueue import prepared
+from numbasync.ops.home import device_at
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.expected_results import foreseen
 from numbasync.tensors.partition import Partition
@@ -31,12 +32,14 @@ def explain(launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> Ex
     Args:
         values: the arguments, in signature order.
     """
-    device = config.stream.device if config.stream is not None else default_device()
-    device.check()
     known = tuple(
         _described(launcher, i, v) if isinstance(v, DeviceOp) else v for i, v in enumerate(values)
     )
-    bound, plan = prepared(planned(launcher, launcher.bind(known), config, device))
+    bound = launcher.bind(known)
+    home = config.stream or home_of_bound(launcher, bound)
+    device = device_at(home) or default_device()
+    device.check()
+    bound, plan = prepared(planned(launcher, bound, config, device))
     for i, tensor in _tensors(bound):
         if tensor.device is not None and tensor.storage.pool.device not in (None, device.backend):
             raise elsewhere(launcher, i, tensor, device)

@@ -44,9 +44,11 @@ class FastCall:
         enqueue: launch such a call, given its plan, values and tensors, and update the access
             records. Returns False, with nothing done, if the launch must wait for other streams, or
             must be refused.
+        home: which of the tensors says where the launch runs: the first that is written, else the
+            first.
     """
 
-    __slots__ = ("core", "enqueue", "take")
+    __slots__ = ("core", "enqueue", "home", "take")
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
         names: dict[str, Any] = {**access.NAMES, **{f"k{i}": k for i, k in enumerate(kinds)}}
@@ -60,6 +62,7 @@ class FastCall:
         self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
             names["enqueue"]
         )
+        self.home = next((a for a, i in enumerate(arrays) if i in outputs), 0)
         self.core: Any = None
         if core is not None and len(kinds) <= core.MOST_ARGUMENTS:
             codes = [_code(core, p, k) for p, k in zip(parameters, kinds, strict=True)]

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from numbasync.backend import array_protocols
 from numbasync.device.device import Device
 from numbasync.errors import DeviceMismatchError
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.tuple_arguments import flat, holds_arrays, replaced
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home, first_home, how_to_run_on
 from numbasync.ops.op import Steps
 from numbasync.tensors.devices import moved
-from numbasync.tensors.inout import InOut
+from numbasync.tensors.import_array import argument
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
@@ -31,11 +33,25 @@ def placed_tensors(values: tuple[Any, ...]) -> Placed:
     return placed
 
 
-def home_of(launcher: KernelSpec, values: tuple[Any, ...]) -> Device | None:
-    """The device of the first tensor that the launch writes; None if no such tensor is known."""
-    placed = placed_tensors(tuple(v.array if type(v) is InOut else v for v in values))
-    outputs = (t.device for i, t in placed if launcher.parameters[i].is_output)
-    return next((device for device in outputs if device is not None), None)
+def home_of(launcher: KernelSpec, arguments: Iterable[tuple[int, Any]]) -> Home:
+    """The device of the first tensor that a launch writes; if it writes none, of the first that it
+    reads. Of a lazy argument, the operation's home.
+
+    Args:
+        arguments: positions and values.
+    """
+    parameters = launcher.parameters
+    by_role = sorted(arguments, key=lambda argument: not parameters[argument[0]].is_output)
+    values = [value for _, value in by_role]
+    home = first_home(values)
+    if home is None:  # other libraries' arrays beside lazy arguments, which are not bound yet
+        home = first_home(argument(v) for v in values if array_protocols.is_foreign(v))
+    return home
+
+
+def home_of_bound(launcher: KernelSpec, bound: BoundArguments) -> Home:
+    """`home_of` for arguments that are bound."""
+    return home_of(launcher, [*bound.tensors, *bound.tuples.items()])
 
 
 def strays_of(placed: Placed, device: Device) -> Placed:
@@ -85,7 +101,7 @@ def elsewhere(
     outputs = [t.device for j, t in placed if parameters[j].is_output and t.device is not None]
     home = outputs[0] if outputs else device
     others = [(j, t) for j, t in placed if t.device is not tensor.device and t.device is not None]
-    advice = "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+    advice = how_to_run_on(tensor.device.label, device.label)
     if len(set(outputs)) > 1:
         advice = "A launch writes to memory of one device: launch once for each, on its own part."
     elif others or home is not tensor.device:
@@ -93,9 +109,9 @@ def elsewhere(
         names = [parameters[j].name for j in dict.fromkeys(moving)]
         where = f"na.devices({home.kind!r})[{home.ordinal}]"
         copies = "; ".join(f"{n} = await na.to_device({n}, {where})" for n in names)
-        run = "" if home is device else f" and run it on a stream of {home.label}"
+        alone = "" if home is device else ", and name no stream"
         advice = (
-            f"Copy what it reads{run}: {copies}\n"
+            f"Copy what it reads{alone}: {copies}\n"
             "A kernel of @na.launcher(move_inputs=True) does so by itself."
         )
     return DeviceMismatchError(

@@ -9,6 +9,7 @@ from numbasync.device.callsite import call_site
 from numbasync.native import compiled
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, where_it_belongs
+from numbasync.ops.home import Home, first_home, home_of
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import (
     abridged,
@@ -52,6 +53,13 @@ class Value(Leaf[T]):
         self._site = call_site(2)
         self._value = value
 
+    @property
+    def home(self) -> Home:
+        return home_of(self._value)
+
+    def home_of_element(self, index: int) -> Home:
+        return home_of(self._value[index]) if isinstance(self._value, tuple) else None
+
     def enqueue(self, ctx: Context) -> T:
         return self._value
 
@@ -88,9 +96,13 @@ class Zip(DeviceOp[tuple[Any, ...]]):
         self._ops = ops
         if stream is not None:
             self.stream = stream
-        self.default_stream = next(
-            (op.default_stream for op in ops if op.default_stream is not None), None
-        )
+
+    @property
+    def home(self) -> Home:
+        return first_home(self._ops)
+
+    def home_of_element(self, index: int) -> Home:
+        return home_of(self._ops[index]) if -len(self._ops) <= index < len(self._ops) else self.home
 
     def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
         values: list[Any] = []
@@ -99,7 +111,9 @@ class Zip(DeviceOp[tuple[Any, ...]]):
             enqueue_leading(ctx, self._ops, values)
             if len(values) < len(self._ops):
                 op = self._ops[len(values)]
-                values.append((yield from where_it_belongs(ctx, op, parts)))
+                # A value that is there needs no stream of its device.
+                steps = op.steps(ctx) if type(op) is Value else where_it_belongs(ctx, op, parts)
+                values.append((yield from steps))
         for part in parts:
             join(ctx, part)
         return tuple(values)
@@ -135,7 +149,12 @@ class Defer(DeviceOp[T]):
         else:
             built = not_a_coroutine(self._build(), "defer", self._build)
         op = as_child(ctx, built, self)
-        result: T = yield from op.steps(ctx)
+        if self._wants_context:  # the closure has chosen the stream of `ctx`
+            return (yield from op.steps(ctx))
+        parts: list[Context] = []
+        result: T = yield from where_it_belongs(ctx, op, parts)
+        for part in parts:
+            join(ctx, part)
         return result
 
     def _describe(self) -> str:
@@ -198,9 +217,9 @@ def zip(*ops: DeviceOp[Any]) -> DeviceOp[tuple[Any, ...]]: ...
 def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
     """Run all operations in order on one stream; the value is the tuple of their values.
 
-    An operation that belongs to another device, such as the launch of a graph or a copy to a
-    device, runs on a stream of that device, at the same time; the zip is done when all are. To
-    overlap operations on several streams of one device, use `gather`.
+    An operation whose tensors lie on another device than the first one's runs on a stream of its
+    own device, at the same time; the zip is done when all are. To overlap
+    operations on several streams of one device, use `gather`.
     """
     with suppress_unused_warnings(ops):
         for i, op in enumerate(ops):

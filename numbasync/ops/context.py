@@ -32,6 +32,7 @@ from numbasync.errors import (
 )
 from numbasync.native import known
 from numbasync.ops.backpressure import Admission, Capacity, is_limited
+from numbasync.ops.home import how_to_run_on
 from numbasync.ops.try_enqueue import Enqueueable
 from numbasync.public import Public
 
@@ -210,13 +211,14 @@ class Context(Public):
 
     # --- access records ---
 
-    def _check_device(self, storage: Storage) -> None:
+    def _check_device(self, storage: Storage, name: object) -> None:
         owner = storage.pool.device
         if owner is not None:  # None: host memory, which every device may use
+            used = storage if name is None else name
+            label, here = f"{owner.kind}:{owner.ordinal}", self.device.label
             raise DeviceMismatchError(
-                f"{self.submission.name} runs on {self.device.label}, but uses {storage!r} of "
-                f"{owner.kind}:{owner.ordinal}.\n"
-                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+                f"{self.submission.name} runs on {here}, but uses {used!r} of {label}.\n"
+                f"{how_to_run_on(label, here)}"
             )
 
     def read(self, storage: Storage, name: object = None, *, anywhere: bool = False) -> None:
@@ -227,7 +229,7 @@ class Context(Public):
             anywhere: the storage may be another device's; the caller holds that `submit_lock`, too.
         """
         if storage.pool.device is not self.device.backend and not anywhere:
-            self._check_device(storage)
+            self._check_device(storage, name)
         submission, writer = self.submission, storage.writer
         # The first checks of `after`, repeated here to avoid most calls.
         if writer is not None and not writer.done and writer.stream is not self.stream:
@@ -247,7 +249,7 @@ class Context(Public):
             name: the tensor of the storage, for messages.
         """
         if storage.pool.device is not self.device.backend:
-            self._check_device(storage)
+            self._check_device(storage, name)
         submission, writer = self.submission, storage.writer
         self._used = True
         if writer is not submission:

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from numbasync.device.several import next_stream_of
 from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, NotAGraphNodeError
 from numbasync.ops.backpressure import Admission
 from numbasync.ops.context import Context
+from numbasync.ops.home import device_at
 from numbasync.ops.protocols import Operation
 from numbasync.ops.shared_run import Steps
 
@@ -60,14 +62,15 @@ def on_stream(
 
 
 def where_it_belongs(ctx: Context, op: Operation[T], parts: list[Context]) -> Steps[T]:
-    """The steps of `op`: on a stream of its own, if that is of another device, else in `ctx`.
+    """The steps of `op`: on a stream of its home, if that is of another device, else in `ctx`.
 
     Args:
         parts: gets the context of such a part, which the caller joins.
     """
-    stream = op.default_stream
-    if stream is None or stream.device is ctx.device or op.stream is not None:
+    home = op.home
+    if device_at(home) in (None, ctx.device) or op.stream is not None:
         return (yield from op.steps(ctx))
+    stream = home if isinstance(home, Stream) else next_stream_of(home)  # type: ignore[arg-type]
     part, value = yield from on_stream(ctx, stream, op.label, op.steps)
     parts.append(part)
     return value

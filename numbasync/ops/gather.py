@@ -12,7 +12,7 @@ from numbasync.device.stream import Steps, Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
 from numbasync.native import compiled, known
-from numbasync.ops import submission_queue
+from numbasync.ops import first_use, submission_queue
 from numbasync.ops.enqueue import try_enqueue
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
 from numbasync.ops.protocols import Operation
@@ -189,6 +189,8 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any] | Submission:
     if isinstance(op, DeviceFuture):
         op.want(site)
         return op
+    if hasattr(op, "steps") and not first_use.is_started(op):
+        return asyncio.ensure_future(_once_started(claimed(op), site))
     if getattr(op, "has_fast_path", False) and submission_queue.is_empty():
         op.consume()
         exclusive.check()
@@ -210,6 +212,12 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any] | Submission:
         )
     future_of_awaitable: Awaitable[Any] = asyncio.ensure_future(op)
     return future_of_awaitable
+
+
+async def _once_started(op: Operation[T], site: CallSite | None) -> T:
+    """The value of an operation whose device has not been used before."""
+    await Steps(first_use.starting(op))
+    return await _wanted(op, stream_for(op), site)
 
 
 @compiled

@@ -10,6 +10,7 @@ from typing import Any
 from numbasync.native import compiled
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there
+from numbasync.ops.home import Home
 
 
 @compiled
@@ -21,6 +22,16 @@ def first_of(op: Any, links: list[Any]) -> Any:
         links.append(op)
         op = op._first
     return op
+
+
+def home_of_chain(op: Any) -> Home:
+    """The home of what a chain begins with, or of the element of it that the chain goes on with."""
+    while op.is_link:
+        if op.element is not None:
+            home: Home = op._first.home_of_element(op.element)
+            return home
+        op = op._first
+    return op.home  # type: ignore[no-any-return]
 
 
 @compiled

@@ -19,7 +19,8 @@ from numbasync.ops.capture_methods import Capturable
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there
-from numbasync.ops.links import enqueue_chain, first_of, follow_links
+from numbasync.ops.home import Home
+from numbasync.ops.links import enqueue_chain, first_of, follow_links, home_of_chain
 from numbasync.ops.operands import (
     abridged,
     as_child,
@@ -46,8 +47,8 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
 
     | to run it | stream chosen by | blocks the thread |
     |---|---|---|
-    | `await op` | the default device's policy | no |
-    | `op.sync()` | the default device's policy | yes |
+    | `await op` | the policy of the tensors' device (`home`), else of the default one | no |
+    | `op.sync()` | the same | yes |
     | `op.sync_on(stream)` | the caller | yes |
     | `op.async_on(stream)` | the caller | no; device data is valid in stream order only |
     | `op.schedule(policy)` | the policy, now; starts at the first await | no |
@@ -59,9 +60,6 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
     has_fast_path = False  # True: `try_enqueue` may be tried before `steps`
     # The stream that the operation requests, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
-    default_stream: Stream | None = (
-        None  # the stream if neither operation nor caller requests one; None: the policy's
-    )
     is_node = False  # True: a graph can replay the operation, which is known without running it
 
     def steps(self, ctx: Context) -> Steps[T]:
@@ -168,6 +166,7 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
     """
 
     is_link = True
+    element: int | None = None  # which element of the tuple is given, if one is
     # True: `follow` returns an operation, whose value becomes the value of this operation.
     continues = False
 
@@ -179,8 +178,10 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         self._site = first._site
         if first.stream is not None:
             self.stream = first.stream
-        if first.default_stream is not None:
-            self.default_stream = first.default_stream
+
+    @property
+    def home(self) -> Home:
+        return home_of_chain(self)
 
     def follow(self, ctx: Context, value: T) -> Any:
         """Apply this link to the preceding operation's value."""
@@ -206,13 +207,6 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         return f"{op}{abridged(links[::-1], lambda link: link._suffix(), '')}"
 
 
-def _chained(
-    first: DeviceOp[Any], then: Callable[..., Any], unchecked: bool, wants_context: bool
-) -> Then[Any, Any]:
-    """A `Then` from a pickle."""
-    return Then(first, then, unchecked=unchecked, wants_context=wants_context)
-
-
 @known
 class Then(ChainOp[T, U]):
     """`first`, then the operation that `then(value)` returns, on one stream.
@@ -231,7 +225,6 @@ class Then(ChainOp[T, U]):
         self,
         first: DeviceOp[T],
         then: Callable[..., DeviceOp[U]],
-        *,
         unchecked: bool = False,
         wants_context: bool = False,
     ) -> None:
@@ -243,7 +236,7 @@ class Then(ChainOp[T, U]):
         self.is_plain = not unchecked and not wants_context
 
     def _recipe(self) -> Recipe:
-        return _chained, (packed(self._first), self._then, self._unchecked, self._wants_context)
+        return Then, (packed(self._first), self._then, self._unchecked, self._wants_context)
 
     def operands(self) -> frozenset[int] | None:
         return self._first.operands() if self._then is itself else None
@@ -284,6 +277,7 @@ class Map(ChainOp[T, U]):
         label: str | None = None,
     ) -> None:
         super().__init__(first)
+        self.element = {"first": 0, "last": -1}.get(label or "")
         self._change = change
         self._keep = keep
         self._label = label
@@ -337,8 +331,14 @@ class Shared(DeviceOp[T]):
         self._label = shortened(f"{parent}.shared()")
         self._count = parent._width()
         self._stream = parent.stream
-        self.default_stream = parent.default_stream
         self._once = SharedRun(parent.steps, self._label)
+
+    @property
+    def home(self) -> Home:
+        return self._once.home()
+
+    def home_of_element(self, index: int) -> Home:
+        return self._once.home(index)
 
     @property
     def stream(self) -> Stream | None:  # type: ignore[override]
@@ -365,13 +365,16 @@ class Select(DeviceOp[Any]):
 
     def __init__(self, parent: Shared[Any], index: int, count: int) -> None:
         self._parent = parent
-        self.default_stream = parent.default_stream
         self._index = index
         self._count = count
 
     def consume(self) -> None:
         super().consume()
         self._parent.consume()
+
+    @property
+    def home(self) -> Home:
+        return self._parent.home_of_element(self._index)
 
     @property
     def stream(self) -> Stream | None:  # type: ignore[override]

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from numbasync.backend.protocols import Prerequisite
 from numbasync.device.stream import Stream
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.try_enqueue import Enqueueable
 
 T_co = TypeVar("T_co", covariant=True)
@@ -33,8 +34,8 @@ class Operation(Enqueueable[T_co], Protocol[T_co]):
         ...
 
     @property
-    def default_stream(self) -> Stream | None:
-        """The stream if neither operation nor caller requests one; None: the policy's."""
+    def home(self) -> Home:
+        """Where it runs if neither operation nor caller requests a stream."""
         ...
 
     @property

@@ -22,7 +22,7 @@ from numbasync.device.stream import AnyStream, Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.native import compiled
-from numbasync.ops import submission_queue
+from numbasync.ops import first_use, submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
 from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
@@ -49,16 +49,25 @@ def _run(op: Operation[T], ctx: Context) -> T:
 
 @compiled
 def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
-    """The stream that `op` names, else the policy's next stream.
+    """The stream that `op` names, else the policy's next stream; without a policy, that of the
+    device of its tensors, or of the default device for an operation without tensors.
 
     Raises:
         OperationError: `policy` is no policy, or `op` names another stream than the caller.
     """
     named = op.stream
     if policy is None:
-        if named is None:
-            named = op.default_stream
-        return named if named is not None else default_device().policy.next_stream()
+        if named is not None:
+            return named
+        home = op.home
+        if home is None:
+            return default_device().policy.next_stream()
+        if isinstance(home, Stream):
+            return home
+        stream = home.policy.next_stream()
+        # A policy may give other devices' streams, to operations that may run anywhere.
+        is_elsewhere = isinstance(stream, Stream) and stream.device is not home
+        return home.new_stream() if is_elsewhere else stream
     scheduler: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
     if scheduler is None or isinstance(scheduler, type):
         raise OperationError(
@@ -67,8 +76,8 @@ def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None =
         )
     if named is not None:
         return resolve_stream(op, named, scheduler if isinstance(scheduler, Stream) else None)
-    stream: Stream = scheduler.next_stream()
-    return stream
+    chosen: Stream = scheduler.next_stream()
+    return chosen
 
 
 def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> Stream:
@@ -210,7 +219,7 @@ def _note_failure(error: BaseException, submission: Submission) -> None:
 
 
 def sync(op: Operation[T]) -> T:
-    """`sync_on` a stream of the default device's policy."""
+    """`sync_on` a stream of the policy of the operation's home."""
     op.consume()
     return _sync(op, stream_for(op))
 
@@ -232,10 +241,12 @@ def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) 
 
 @compiled
 def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
-    """The implementation of `await op`: run on a stream of the default device's policy."""
+    """The implementation of `await op`: run on a stream of the policy of its home."""
     op.consume()
     if _get_running_loop() is None:
         raise reactor.no_loop()
+    if not first_use.is_started(op):
+        yield from first_use.starting(op)
     stream = stream_for(op)
     submission = None
     try:

@@ -10,6 +10,7 @@ from numbasync.device.stream import AnyStream
 from numbasync.native import compiled
 from numbasync.ops import run
 from numbasync.ops.future import DeviceFuture
+from numbasync.ops.home import Home
 from numbasync.ops.protocols import Operation
 
 T = TypeVar("T")
@@ -18,13 +19,24 @@ T = TypeVar("T")
 class Runs:
     """The methods of an operation that run it: see the table of `DeviceOp`."""
 
+    @property
+    def home(self) -> Home:
+        """Where the operation runs if nobody names a stream: the device of its tensors, on its
+        policy's streams; of a graph, the graph's stream; None: on the default device.
+        """
+        return None
+
+    def home_of_element(self, index: int) -> Home:
+        """`home`, for one element of the tuple that the operation gives."""
+        return self.home
+
     @compiled
     def __await__(self: Operation[T]) -> Generator[Any, None, T]:
         return run.awaiting(self)
 
     @compiled
     def sync(self: Operation[T]) -> T:
-        """Run on a stream of the default device's policy; block until the stream is done."""
+        """Run on a stream of the policy of `home`; block until the stream is done."""
         return run.sync(self)
 
     @compiled

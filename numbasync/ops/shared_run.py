@@ -13,6 +13,7 @@ from numbasync.errors import AlreadySubmittedError, ReentrancyError, StateError
 from numbasync.ops import submission_queue
 from numbasync.ops.backpressure import Capacity
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home, home_of
 from numbasync.ops.pickling import Recipe, packed
 from numbasync.ops.reentrancy import OneShotEvent
 
@@ -43,6 +44,20 @@ class SharedRun(Generic[T]):
     def begun(self) -> bool:
         """Whether a consumer has started the run."""
         return self._turn is not None
+
+    def home(self, element: int | None = None) -> Home:
+        """Where the value will be, or is; or one element of it."""
+        steps: Any = self._steps  # a bound method
+        runner = self._runner
+        if steps is not None:
+            op = steps.__self__
+            home: Home = op.home if element is None else op.home_of_element(element)
+            return home
+        if runner is not None:
+            return runner.device
+        value = self._value
+        is_selected = element is not None and isinstance(value, tuple) and element < len(value)
+        return home_of(value[element] if is_selected else value)
 
     def __reduce__(self) -> Recipe:
         """Pickle a run that has not started: its operation and label are stored."""

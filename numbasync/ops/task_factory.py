@@ -59,6 +59,10 @@ class OperationFuture(asyncio.Future[T]):
                 enqueued: Any = op
                 started = _Enqueued(enqueued, started)
             self._started = started
+            if isinstance(started, asyncio.Task):  # of the first operation of a device
+                self._started, self._task = None, started
+                self._task.add_done_callback(self._end_with)
+                return None
             if type(started) is not _Enqueued and not started.is_enqueued:
                 self._task = asyncio.Task(awaited(started), loop=self.get_loop())
                 self._task.add_done_callback(self._end_with)

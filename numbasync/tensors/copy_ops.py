@@ -10,14 +10,13 @@ import numpy as np
 
 from numbasync.device import access
 from numbasync.device.callsite import call_site
-from numbasync.device.several import next_stream_of
 from numbasync.device.storage import MemoryPool
-from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError
 from numbasync.native import compiled, known
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import Later
+from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.simple_op import SimpleOp
 from numbasync.tensors.across import check_stream, copy_across, try_copy_across
@@ -83,6 +82,10 @@ class ToHost(SimpleOp[HostArray]):
         self._result = np.ndarray(tensor.shape, tensor.dtype, block)
         return True
 
+    @property
+    def home(self) -> Home:
+        return self._tensor.device
+
     def operands(self) -> frozenset[int] | None:
         return operands_of(self._tensor)
 
@@ -108,6 +111,10 @@ class Item(DeviceOp[Any]):
     def __init__(self, tensor: DeviceArray) -> None:
         self._tensor = tensor
 
+    @property
+    def home(self) -> Home:
+        return self._tensor.device
+
     def steps(self, ctx: Context) -> Steps[Any]:
         if ctx.records:
             raise NotAGraphNodeError(
@@ -130,6 +137,10 @@ class Convert(DeviceOp[A], Generic[A]):
         self._tensor = tensor
         self._dtype = dtype
 
+    @property
+    def home(self) -> Home:
+        return self._tensor.device
+
     def operands(self) -> frozenset[int] | None:
         return operands_of(self._tensor)
 
@@ -148,8 +159,6 @@ class Memcpy(DeviceOp[Any]):
     a stream of the destination's.
     """
 
-    _chosen: Stream | None = None  # of the destination's device, if the source is of another
-
     def __init__(self, dst: DeviceArray | HostArray, src: DeviceArray | HostArray) -> None:
         self._site = call_site(2)
         self._dst = dst
@@ -161,10 +170,8 @@ class Memcpy(DeviceOp[Any]):
         self.has_fast_path = self._is_across
 
     @property
-    def default_stream(self) -> Stream | None:  # type: ignore[override]
-        if self._is_across and self._chosen is None:
-            self._chosen = next_stream_of(self._dst.device)  # type: ignore[arg-type]
-        return self._chosen
+    def home(self) -> Home:
+        return first_home((self._dst, self._src))
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]

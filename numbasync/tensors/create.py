@@ -21,6 +21,7 @@ from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, Sh
 from numbasync.native import compiled
 from numbasync.ops.constructors import Value
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import is_op, suppress_unused_warnings
 from numbasync.tensors.array_spec import ArraySpec, contiguous, spec_of
@@ -352,6 +353,10 @@ class Fill(DeviceOp[Tensor]):
         self._site = call_site(2)
         self._tensor = tensor
         self._value = value
+
+    @property
+    def home(self) -> Home:
+        return self._tensor.device
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]

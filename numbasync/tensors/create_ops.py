@@ -96,8 +96,22 @@ class Full(Made):
         return tensor
 
 
+class _Making:
+    """A prerequisite: elements are computed on the host. No array of the program is read."""
+
+    array: HostArray
+
+    def __init__(self, make: Callable[[], HostArray]) -> None:
+        self._make = make
+
+    def run(self) -> None:
+        self.array = self._make()
+
+
 class Generated(Made):
-    """Creates a tensor of the elements that `make` computes on the host when it is enqueued."""
+    """Creates a tensor of the elements that `make` computes on the host when it is enqueued; of
+    many, on a thread.
+    """
 
     def __init__(self, kind: ArraySpec, make: Callable[[], HostArray], name: str) -> None:
         self._site = call_site(2)
@@ -110,8 +124,13 @@ class Generated(Made):
         spec = self._kind
         if ctx.admission is not None:
             yield from ctx.room(spec.nbytes + held(ctx.device, spec.nbytes))
+        making = _Making(self._make)
+        if spec.nbytes > LARGE:
+            yield making
+        else:
+            making.run()
         tensor = Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec)
-        yield from upload_new(ctx, tensor, self._make())
+        yield from upload_new(ctx, tensor, making.array)
         return tensor
 
 

@@ -13,11 +13,11 @@ from numbasync.device.callsite import call_site
 from numbasync.device.device import Device, chosen_device, default_device
 from numbasync.device.several import checked_devices, next_stream_of
 from numbasync.device.storage import MemoryPool
-from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import is_op, suppress_unused_warnings
 from numbasync.tensors.across import check_not_recorded, check_stream, copy_across, try_copy_across
@@ -166,17 +166,10 @@ class _OnOneDevice(DeviceOp[Any]):
     """An operation of a device, on whose policy's streams it runs if none is named."""
 
     _device: Device
-    _chosen: Stream | None = None
 
     @property
-    def default_stream(self) -> Stream | None:
-        if self._chosen is None:
-            self._chosen = next_stream_of(self._device)
-        return self._chosen
-
-    @default_stream.setter
-    def default_stream(self, stream: Stream | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._chosen = stream
+    def home(self) -> Home:
+        return self._device
 
 
 class ToDevice(_OnOneDevice):
@@ -226,6 +219,9 @@ class Spread(_OnOneDevice):
         own = first.device if isinstance(first, Tensor | SharedTensor) else None
         self._device = own or parts[0][1]
 
+    def home_of_element(self, index: int) -> Home:
+        return self._parts[index][1] if index < len(self._parts) else self._device
+
     def operands(self) -> frozenset[int] | None:
         return _operands([source for source, _ in self._parts])
 
@@ -251,7 +247,7 @@ class Spread(_OnOneDevice):
         return f"{self._name}({', '.join(device.label for _, device in self._parts)})"
 
 
-class Gathered(_OnOneDevice, Joined):  # pyright: ignore[reportIncompatibleVariableOverride]
+class Gathered(_OnOneDevice, Joined):
     """Joins parts of several devices into a new tensor of one."""
 
     def __init__(self, parts: Any, axis: Any, device: Device | None) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numbasync import layout
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
 from numbasync.ops.run import describe
@@ -82,12 +83,13 @@ class Joined(DeviceOp[Tensor]):
                 self._plan(self._parts)
         if stream is not None:
             self.stream = stream
-        self.default_stream = next(
-            (op.default_stream for op in ops if op.default_stream is not None), None
-        )
         for op in ops:
             op.consume()
         self._unused = True
+
+    @property
+    def home(self) -> Home:
+        return first_home(self._parts)
 
     def _listed(self, tensors: Any) -> tuple[Any, ...]:
         if not isinstance(tensors, list | tuple) or hasattr(tensors, "_output_positions"):

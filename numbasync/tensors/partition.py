@@ -12,6 +12,7 @@ from numbasync.native import known
 from numbasync.public import Public
 
 if TYPE_CHECKING:
+    from numbasync.device.device import Device
     from numbasync.ops.op import DeviceOp
     from numbasync.tensors.tensor import Tensor
 
@@ -39,6 +40,11 @@ class Partition(Public):
         self.exact = exact
         self.blocks: int | None = None
         self._fingerprint = -1
+
+    @property
+    def device(self) -> Device | None:
+        """The device of the tensor; None for one without memory."""
+        return self.tensor.device
 
     @property
     def fingerprint(self) -> int:

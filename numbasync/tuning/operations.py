@@ -9,6 +9,7 @@ from numbasync.errors import NotAGraphNodeError
 from numbasync.launch.call import Launch, LaunchResult
 from numbasync.launch.plan import DEFAULT
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tuning import settings
 from numbasync.tuning.choices import Choices
@@ -39,6 +40,10 @@ class TunedCall(DeviceOp[T]):
         for i in self._launch._lazy:
             values[i] = yield from values[i].steps(ctx)
         return tuple(values)
+
+    @property
+    def home(self) -> Home:
+        return self._launch.home
 
     def operands(self) -> frozenset[int] | None:
         return self._launch.operands()

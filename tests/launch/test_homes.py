@@ -58,7 +58,7 @@ def test_inputs_of_another_device_are_refused_with_the_copy_to_write(pair: Pair)
             "A kernel of @na.launcher(move_inputs=True) does so by itself."
         )
     with pytest.raises(DeviceMismatchError, match="x is"):
-        saxpy(na.zeros(8), 1.0, x).sync()  # before the operation in z's place runs
+        saxpy(na.zeros(8), 1.0, x).sync_on(near.new_stream())  # before `zeros` runs
     assert counters() == before
     saxpy(z, 1.0, na.to_device(x, near).sync()).sync()
     assert host(z) == [4] * 8
@@ -68,13 +68,13 @@ def test_a_launch_where_its_output_is_not_says_where_to_run_it(pair: Pair) -> No
     near, far = pair
     z, x = on(far, 1), on(near, 2)
     with pytest.raises(DeviceMismatchError) as refused:
-        saxpy(z, 1.0, x).sync()
+        saxpy(z, 1.0, x).sync_on(near.new_stream())
     assert "z is <Tensor (8,) float32 on cpu:1>" in str(refused.value)
     assert (
-        "and run it on a stream of cpu:1: x = await na.to_device(x, na.devices('cpu')[1])"
+        "Copy what it reads, and name no stream: x = await na.to_device(x, na.devices('cpu')[1])"
     ) in str(refused.value)
-    with pytest.raises(DeviceMismatchError, match="Run it on a stream of the tensor's device"):
-        add_one(z).sync()
+    with pytest.raises(DeviceMismatchError, match="Name no stream, and it runs on cpu:1"):
+        add_one(z).sync_on(near.new_stream())
     with pytest.raises(DeviceMismatchError, match="writes to memory of one device"):
         na.launcher(lambda_of_two)(z, x).sync()
 

@@ -198,8 +198,8 @@ def test_a_tensor_of_another_device_is_refused() -> None:
         before = counters()
         with pytest.raises(DeviceMismatchError, match=r"x is <Tensor.*cpu:1.*goes to cpu:0"):
             saxpy(z, 1.0, x).sync()
-        with pytest.raises(DeviceMismatchError):
-            x.to_host().sync()
+        with pytest.raises(DeviceMismatchError, match="Name no stream, and it runs on cpu:1"):
+            x.to_host().sync_on(one.new_stream())
         assert (counters() - before).launches == 0
 
 

@@ -17,7 +17,14 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
-from numbasync.backend.cuda import array_exchange, fast_calls, kernels, launch_records, nccl
+from numbasync.backend.cuda import (
+    array_exchange,
+    fast_calls,
+    host_callback,
+    kernels,
+    launch_records,
+    nccl,
+)
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
 from numbasync.backend.cuda.arrays import CudaArray, HostArray
 from numbasync.backend.cuda.coarsening import coarsened
@@ -296,6 +303,10 @@ class CudaDevice:
                 break
         if result:
             fail(result, "cuCtxSynchronize")
+
+    def warm_up(self) -> None:
+        fast_calls.ready()
+        host_callback.ready()
 
     def quiesce(self) -> None:
         # The driver does not report that a stream waits for a gate. A stream that has not

@@ -17,7 +17,7 @@ from typing import Any
 _lock = threading.Lock()
 _function = 0  # the compiled function's address
 _keep: list[object] = []
-_begun = False
+_thread: threading.Thread | None = None
 
 
 def host_function() -> int:
@@ -28,14 +28,22 @@ def host_function() -> int:
     function sets the word to 0, and adds one to the eventfd. It does not run behind a fault: the
     driver calls no host function of a broken context.
     """
-    global _begun
+    global _thread
     if not _function:
         with _lock:
-            if not _begun:
-                with suppress(RuntimeError):
-                    threading.Thread(target=_compile, name="numbasync-wakeup", daemon=True).start()
-                    _begun = True
+            if _thread is None:
+                thread = threading.Thread(target=_compile, name="numbasync-wakeup", daemon=True)
+                with suppress(RuntimeError):  # no thread can be started now; the loop polls
+                    thread.start()
+                    _thread = thread
     return _function
+
+
+def ready() -> None:
+    """Wait for the compilation."""
+    host_function()
+    if _thread is not None:
+        _thread.join()
 
 
 def launch(stream: Any, word: int) -> bool:

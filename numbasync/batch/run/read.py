@@ -10,6 +10,7 @@ from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copy_ops import ToHost
@@ -59,6 +60,10 @@ class Late(DeviceOp[HostArray]):
         self._batch = batch
         self._prepared = prepared
         self._number = number
+
+    @property
+    def home(self) -> Home:
+        return self._batch.device
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
         batch = self._batch

@@ -33,6 +33,7 @@ from numbasync.launch.call import Compile, Launch
 from numbasync.launch.launcher import Launcher
 from numbasync.layout import Layout
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import contiguous
 from numbasync.tensors.copies import HostArray, copy, fill, upload_new
@@ -256,6 +257,10 @@ class Run(DeviceOp[T]):
         self._batch = batch
         self._prepared = prepared
         self._reads = reads
+
+    @property
+    def home(self) -> Home:
+        return self._batch.device
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         batch, device = self._batch, submission.stream.device

@@ -17,8 +17,10 @@ import numpy as np
 from numbasync.device.device import Device, default_device
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
+from numbasync.ops.home import device_at
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_op
+from numbasync.ops.run import stream_for
 from numbasync.ops.timed import Timed
 from numbasync.tensors import create
 from numbasync.tensors.tensor import Tensor
@@ -86,10 +88,9 @@ def device_ms(op: DeviceOp[Any]) -> float:
         OperationError: `op` is not an operation.
         The errors of the operation.
     """
-    stream = check_op(op, "what is timed").stream
-    device = default_device() if stream is None else stream.device
-    timed = Timed(op, device)
-    timed.sync()
+    stream = stream_for(check_op(op, "what is timed"))
+    timed = Timed(op, stream.device)
+    timed.sync_on(stream)
     return timed.ms
 
 
@@ -139,24 +140,38 @@ def _samples(
     """Device milliseconds of each factory's operations, equally many for each factory."""
     if repeats is not None and (not isinstance(repeats, int) or repeats < 2):
         raise CallerError(f"repeats={repeats!r}: a whole number of at least 2, for a median.")
-    device = default_device()
-    stream = device.new_stream()
-    scratch = create.empty(flush, np.uint8).sync_on(stream) if flush else None
+    bench = _Bench(flush)
     watch = Stopwatch()
     for factory, is_warm in turns(factories, 1):  # the first round compiles
         with watch if is_warm else nullcontext():
-            _once(factory, device, stream, scratch)
+            bench.once(factory)
     count = repeats or max(FEWEST, min(MOST, int(seconds / max(watch.seconds, 1e-9))))
     draw = random.Random(0)  # noqa: S311 - decides the order within a pair
     samples: list[list[float]] = [[] for _ in factories]
     for i, _ in turns(range(len(factories)), count, warm_up=0, draw=draw):
-        samples[i].append(_once(factories[i], device, stream, scratch))
+        samples[i].append(bench.once(factories[i]))
     return samples
 
 
-def _once(factory: Factory, device: Device, stream: Stream, scratch: Tensor | None) -> float:
-    timed = Timed(factory(), device)
-    if scratch is not None:
-        create.fill(scratch, 0).async_on(stream)
-    timed.sync_on(stream)
-    return timed.ms
+class _Bench:
+    """One stream of each device that the operations belong to, and memory to flush its caches."""
+
+    def __init__(self, flush: int) -> None:
+        self._flush = flush
+        self._places: dict[Device, tuple[Stream, Tensor | None]] = {}
+
+    def once(self, factory: Factory) -> float:
+        op = check_op(factory(), "what is timed")
+        stream, scratch = self._place(device_at(op.home) or default_device())
+        timed = Timed(op, stream.device)
+        if scratch is not None:
+            create.fill(scratch, 0).async_on(stream)
+        timed.sync_on(stream)
+        return timed.ms
+
+    def _place(self, device: Device) -> tuple[Stream, Tensor | None]:
+        if device not in self._places:
+            stream, flush = device.new_stream(), self._flush
+            scratch = create.empty(flush, np.uint8).sync_on(stream) if flush else None
+            self._places[device] = stream, scratch
+        return self._places[device]

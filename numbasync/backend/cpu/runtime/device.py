@@ -180,6 +180,9 @@ class CpuDevice:
     def synchronize(self) -> None:
         """No effect: the room `device`, which knows all streams, synchronises each of them."""
 
+    def warm_up(self) -> None:
+        """No effect: the device has nothing compiled of its own."""
+
     def quiesce(self) -> None:
         workers.wait_for(self._engine.is_quiet)
 

@@ -1,0 +1,40 @@
+"""Where an operation runs if nobody names a stream: where its tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from numbasync.device.device import Device
+from numbasync.device.stream import Stream
+
+# A device, whose policy gives the stream; a stream; or None: the default device's policy.
+Home = Device | Stream | None
+
+
+def home_of(value: Any) -> Home:
+    """The home of an operation, the device of a tensor or of a partition; of a tuple or list, the
+    first that there is. None of anything else.
+    """
+    if isinstance(value, tuple | list):
+        return first_home(value)
+    home = getattr(value, "home" if hasattr(value, "steps") else "device", None)
+    return home if isinstance(home, Device | Stream) else None
+
+
+def first_home(values: Iterable[Any]) -> Home:
+    """The home of the first of the values that has one."""
+    return next((home for value in values if (home := home_of(value)) is not None), None)
+
+
+def device_at(home: Home) -> Device | None:
+    """The device of a home."""
+    return home.device if isinstance(home, Stream) else home
+
+
+def how_to_run_on(home: str, here: str) -> str:
+    """What to write where an operation on tensors of the device `home` came to run on `here`."""
+    return (
+        f"Name no stream, and it runs on {home}, where its tensors are. Behind or inside another "
+        f"operation, which runs on {here}, await that one first."
+    )

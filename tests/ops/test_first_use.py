@@ -1,0 +1,196 @@
+"""The first operation of a process, and of a device: what takes long of it holds no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import numbasync as na
+from numbasync.errors import OperationError
+from numbasync.ops import first_use
+from tests.common import add_one, compiled
+
+# In a process of its own: who imports what, and how often the loop turns meanwhile.
+PROGRAM = """
+import asyncio, sys, threading
+
+class Noting:
+    by_thread = {}
+    def find_spec(self, name, path=None, target=None):
+        self.by_thread.setdefault(threading.get_ident(), []).append(name)
+
+import numbasync as na
+sys.meta_path.insert(0, Noting())
+
+async def main():
+    turns = 0
+    async def turn():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+    turning = asyncio.ensure_future(turn())
+    await asyncio.sleep(0)
+    assert turns == 1 and "numba" not in sys.modules
+    z = await na.zeros(8)
+    assert "numba" in sys.modules and turns > 20, turns
+    assert (await z.to_host()).sum() == 0
+    here, turns = threading.get_ident(), 0
+    assert not Noting.by_thread.get(here), Noting.by_thread[here]
+    from tests.common import add_one, saxpy
+    Noting.by_thread.clear()
+    await na.warm_up(add_one, saxpy.compile(z, 2.0, na.meta(8)), add_one.compile(z))
+    assert turns > 20, turns
+    compiled = na.compile_count()
+    assert not Noting.by_thread.get(here), Noting.by_thread[here]
+    Noting.by_thread.clear()
+    await saxpy(z, 2.0, await na.ones(8))
+    await add_one(z)
+    await na.gather(na.fill(z[::2], 1), z.dup(), na.arange(3), na.convert(z, "int32"))
+    assert (await z.to_host()).sum() == 16
+    assert not Noting.by_thread and na.compile_count() == compiled
+    turning.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_operation_of_a_process_lets_the_loop_turn(device: na.Device) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "NUMBASYNC_DEVICE": device.kind}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture
+def unused(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[na.Device]:
+    """The current device, as if it had not been used, with a note of who starts it."""
+    compiled()
+    policy = device.policy
+    monkeypatch.setattr(device, "_policy", None)
+    yield device
+    device.policy = policy
+
+
+@pytest.fixture
+def starters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that have started a device."""
+    found: list[int] = []
+    run = first_use._Start.run
+
+    def noted(start: first_use._Start) -> None:
+        found.append(threading.get_ident())
+        run(start)
+
+    monkeypatch.setattr(first_use._Start, "run", noted)
+    return found
+
+
+async def group(*ops: na.DeviceOp[Any]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for op in ops:
+            tasks.create_task(op.coroutine())
+
+
+FORMS: dict[str, Callable[..., Awaitable[Any]]] = {
+    "gather": na.gather,
+    "asyncio.gather": asyncio.gather,
+    "group": group,
+    "wait_for": lambda *ops: asyncio.gather(*(asyncio.wait_for(op, None) for op in ops)),
+    "chain": lambda *ops: asyncio.gather(*(op.map(lambda v: v) for op in ops)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("run", [asyncio.run, na.run], ids=["asyncio", "na"])
+def test_a_thread_starts_a_device_once_and_those_who_wait_keep_their_order(
+    unused: na.Device, starters: list[int], core: bool, form: str, run: Callable[[Any], Any]
+) -> None:
+    async def main() -> None:
+        order: list[int] = []
+        ops = [na.zeros(3).inspect(lambda _, i=i: order.append(i)) for i in range(6)]
+        await FORMS[form](*ops[:4], *ops[4:])
+        assert order == list(range(6))
+        assert unused.is_started and len(starters) == 1
+        assert starters[0] != threading.get_ident()
+        await FORMS[form](*(na.zeros(3) for _ in range(3)))
+        assert len(starters) == 1
+
+    run(main())
+
+
+def test_blocking_calls_start_a_device_themselves(
+    unused: na.Device, starters: list[int], core: bool
+) -> None:
+    async def main() -> None:
+        spawned = na.spawn(na.zeros(3))
+        assert unused.is_started and not starters
+        await spawned
+
+    asyncio.run(main())
+
+
+async def test_who_is_cancelled_meanwhile_runs_nothing(
+    unused: na.Device, starters: list[int], core: bool
+) -> None:
+    ran: list[int] = []
+    ops = [na.zeros(3).inspect(lambda _, i=i: ran.append(i)) for i in range(4)]
+    tasks = [
+        asyncio.ensure_future(ops[0]), asyncio.ensure_future(na.gather(*ops[1:3])),
+        asyncio.ensure_future(ops[3]),
+    ]  # fmt: skip
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in tasks[:2]:
+        task.cancel()
+    await tasks[2]
+    assert [task.cancelled() for task in tasks] == [True, True, False] and ran == [3]
+
+
+async def test_another_device_is_started_by_a_thread_too(
+    device: na.Device, starters: list[int], monkeypatch: pytest.MonkeyPatch, core: bool
+) -> None:
+    far = next(d for d in na.devices("cpu") if d is not device)
+    t = na.ones(3).sync_on(far.new_stream())
+    policy = far.policy
+    monkeypatch.setattr(far, "_policy", None)
+    assert (await add_one(t)).z is t
+    assert (await t.to_host()).tolist() == [2] * 3
+    assert len(starters) == 1
+    far.policy = policy
+
+
+async def test_an_error_of_the_start_is_the_awaiters(
+    unused: na.Device, monkeypatch: pytest.MonkeyPatch, core: bool
+) -> None:
+    def fails() -> None:
+        raise OSError("no such device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unused, "new_stream", lambda *_: fails())
+        for awaited in (na.zeros(3), na.gather(na.zeros(3), na.zeros(3)), na.warm_up()):
+            with pytest.raises(OSError, match="no such device"):
+                await awaited
+    await na.zeros(3)
+
+
+async def test_warming_up_takes_launchers_and_compilations(device: na.Device) -> None:
+    z = await na.ones(8)
+    before = na.compile_count()
+    for wrong in (3, None, z, add_one, add_one(z), (add_one,), "add_one"):
+        kernels = [add_one.compile(z), wrong]
+        if wrong is add_one:
+            await na.warm_up(*kernels)
+            continue
+        with pytest.raises(OperationError, match=r"launchers and operations of kernel\.compile"):
+            await na.warm_up(*kernels)
+    assert na.compile_count() <= before + 2
+    assert (await z.to_host()).tolist() == [1] * 8
