@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _CALLED: dict[Call, str] = {
     "launch": "kernel", "upload": "upload", "download": "download", "copy": "copy", "fill": "fill",
+    "generate": "generate",
 }  # fmt: skip
 
 
@@ -290,6 +291,9 @@ class _Queue:
 
     def fill(self, dst: Any, value: np.generic) -> None:
         self._recorder.add(self._branch, "fill", (dst, value))
+
+    def generate(self, dst: Any, formula: protocols.Formula) -> None:
+        self._recorder.add(self._branch, "generate", (dst, formula))
 
 
 class _Nothing:
