@@ -12,9 +12,9 @@ import numpy as np
 class Rank(Protocol):
     """One device of a group. Each call enqueues on a stream of that device.
 
-    Arrays are contiguous. Reductions are "sum", "prod", "min", "max" and "avg"; of bool, "sum" and
-    "max" are "or", "prod" and "min" are "and". `send` and `recv` of one call have one dtype. The other ranks of the
-    group make the same calls in the same order.
+    Arrays are contiguous. `send` and `recv` of one call have one dtype. The other ranks of the
+    group make the same calls in the same order. Of bool, "sum" and "max" are "or", "prod" and "min"
+    are "and".
     """
 
     def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> None: ...

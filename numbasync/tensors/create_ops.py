@@ -29,7 +29,7 @@ from numbasync.ops.op import Steps
 from numbasync.ops.simple_op import SimpleOp
 from numbasync.tensors.array_spec import ArraySpec, known_specs
 from numbasync.tensors.copies import HostArray, upload, upload_new
-from numbasync.tensors.host_arrays import plain
+from numbasync.tensors.host_arrays import TIMES, plain
 from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.staging import held
@@ -231,6 +231,11 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     plain(value)  # refuses masked values
     if np.shape(value):
         raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
+    if isinstance(value, TIMES):
+        raise DTypeError(
+            f"{value!r:.60} is a time, and tensors count times in int64: write the number of its "
+            "units, value.astype(dtype).astype(np.int64)."
+        )
     try:
         if dtype.kind in "iu":
             element: np.generic = dtype.type(int(value))
