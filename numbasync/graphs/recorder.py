@@ -65,7 +65,8 @@ class Recorder:
         self.nbytes = 0
         self._memory: Stream | None = None
         self._steps: list[Step] = []
-        self._order = Order()
+        self._names: dict[Storage, str] = {}
+        self._order = Order(names=self._names)
         self._reads: set[Storage] = set()  # accesses of the next command
         self._writes: set[Storage] = set()
         self._sources: dict[int, protocols.Foreign] = {}
@@ -82,7 +83,7 @@ class Recorder:
         except BaseException:
             for items, count in zip(lists, counts, strict=True):
                 del items[count:]
-            self._order = Order()
+            self._order = Order(names=self._names)
             for step in self._steps:
                 self._order.add(step)
             self.nbytes, branch.last = nbytes, last
@@ -98,8 +99,10 @@ class Recorder:
         for call in calls:
             call()
 
-    def lease(self, storage: Storage, writes: bool) -> None:
-        """Note that the next command reads or writes `storage`."""
+    def lease(self, storage: Storage, writes: bool, name: object = None) -> None:
+        """Note that the next command reads or writes `storage`, of the tensor `name`."""
+        if name is not None:
+            self._names[storage] = str(name)
         (self._writes if writes else self._reads).add(storage)
 
     def add(self, branch: Branch, call: Call, operands: tuple[Any, ...]) -> None:
@@ -135,6 +138,7 @@ class Recorder:
             self._append(replace(step, command=command))
         if other.steps:
             branch.last = tuple(sorted(ends))
+        self._names.update(other.names)
         self.keep_alive += other.keep_alive
         self.dependencies += other.dependencies
 
@@ -156,8 +160,10 @@ class Recorder:
         """The recording. Waits until its memory may be used on any stream."""
         if self._memory is not None:
             self._memory.wait_until_idle()
+        used = set[Storage]().union(*(s.reads | s.writes for s in self._steps))
         return Recorded(
-            tuple(self._steps), tuple(self.keep_alive), tuple(self.dependencies), self.nbytes
+            tuple(self._steps), tuple(self.keep_alive), tuple(self.dependencies), self.nbytes,
+            {storage: name for storage, name in self._names.items() if storage in used},
         )  # fmt: skip
 
 
@@ -228,13 +234,13 @@ class Recording(Context):
 
     def read(self, storage: Storage, name: object = None, *, anywhere: bool = False) -> None:
         if storage.pool.device is not self.device.backend:
-            self._check_device(storage)
-        self._recorder.lease(storage, writes=False)
+            self._check_device(storage, name)
+        self._recorder.lease(storage, writes=False, name=name)
 
     def write(self, storage: Storage, name: object = None) -> None:
         if storage.pool.device is not self.device.backend:
-            self._check_device(storage)
-        self._recorder.lease(storage, writes=True)
+            self._check_device(storage, name)
+        self._recorder.lease(storage, writes=True, name=name)
 
     def after(self, other: Submission | None, shared: object = None) -> None: ...
 

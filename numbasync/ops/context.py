@@ -210,11 +210,12 @@ class Context(Public):
 
     # --- access records ---
 
-    def _check_device(self, storage: Storage) -> None:
+    def _check_device(self, storage: Storage, name: object) -> None:
         owner = storage.pool.device
         if owner is not None:  # None: host memory, which every device may use
             raise DeviceMismatchError(
-                f"{self.submission.name} runs on {self.device.label}, but uses {storage!r} of "
+                f"{self.submission.name} runs on {self.device.label}, but uses "
+                f"{storage if name is None else name} of "
                 f"{owner.kind}:{owner.ordinal}.\n"
                 "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
             )
@@ -227,13 +228,13 @@ class Context(Public):
             anywhere: the storage may be another device's; the caller holds that `submit_lock`, too.
         """
         if storage.pool.device is not self.device.backend and not anywhere:
-            self._check_device(storage)
+            self._check_device(storage, name)
         submission, writer = self.submission, storage.writer
         # The first checks of `after`, repeated here to avoid most calls.
         if writer is not None and not writer.done and writer.stream is not self.stream:
             self.after(writer, storage if name is None else name)
         if storage.links is not None:
-            self._after_linked(storage, readers=False)
+            self._after_linked(storage, name, readers=False)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
         if access.record_read(storage, submission):
@@ -247,7 +248,7 @@ class Context(Public):
             name: the tensor of the storage, for messages.
         """
         if storage.pool.device is not self.device.backend:
-            self._check_device(storage)
+            self._check_device(storage, name)
         submission, writer = self.submission, storage.writer
         self._used = True
         if writer is not submission:
@@ -258,20 +259,21 @@ class Context(Public):
             for reader in list(storage.readers.values()):
                 self.after(reader, storage if name is None else name)
         if storage.links is not None:
-            self._after_linked(storage, readers=True)
+            self._after_linked(storage, name, readers=True)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
         access.record_write(storage, submission)
 
-    def _after_linked(self, storage: Storage, readers: bool) -> None:
+    def _after_linked(self, storage: Storage, name: object, readers: bool) -> None:
         """Order after the users of storages that overlap `storage`, which have own records."""
+        shared = storage if name is None else name
         for other in storage.overlapping():
             if other.attached_graphs is not None:
                 other.invalidate_graphs()
-            self.after(other.writer, other)
+            self.after(other.writer, shared)
             if readers:
                 for reader in list(other.readers.values()):
-                    self.after(reader, other)
+                    self.after(reader, shared)
 
     def after(self, other: Submission | None, shared: object = None) -> None:
         """Make later work of this stream wait for `other`, on any stream.
@@ -300,7 +302,7 @@ class Context(Public):
         if shared is not None and is_strict() and not other.stream.is_internal:
             raise AccessConflictError(
                 f"{submission.name} on {self.stream!r} and {other.name} on {other.stream!r} "
-                f"both use {shared!r}, and at least one writes it.\n"
+                f"both use {shared}, and at least one writes it.\n"
                 "Await the first, chain them with then(), or run them on one stream; "
                 "na.set_ordering('auto') does it for you."
             )
