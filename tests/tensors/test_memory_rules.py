@@ -336,7 +336,7 @@ def test_views_of_views_add_their_offsets_and_stay_in_range(device: na.Device) -
 def users() -> list[Callable[[na.Tensor], na.DeviceOp[Any]]]:
     return [
         lambda t: t.to_host(), lambda t: t.dup(), lambda t: na.fill(t, 1), lambda t: t.astype("i4"),
-        lambda t: na.memcpy(t, np.zeros(8, np.float32)), lambda t: t.copy_to(np.zeros(8, np.float32)),
+        lambda t: na.memcpy(t, np.zeros(8, "f4")), lambda t: t.copy_to(np.zeros(8, "f4")),
         lambda t: t[0].item(), lambda t: na.fill(t[::2], 1), lambda t: na.concatenate([t, t]),
     ]  # fmt: skip
 

@@ -54,7 +54,7 @@ def test_other_names_are_plainly_missing(both: list[Any]) -> None:
             with pytest.raises(AttributeError) as raised:
                 getattr(t, name)
             assert str(raised.value).endswith(f"object has no attribute {name!r}")
-    same = pickle.loads(pickle.dumps(copy.copy(both[0])))  # noqa: S301 - our own
+    same = pickle.loads(pickle.dumps(copy.copy(both[0])))
     assert host(same).tolist() == [[1] * 3] * 2
 
 
@@ -79,7 +79,9 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
 def test_functions_of_numpy_say_what_to_write(both: list[Any], case: str) -> None:
     call, shown = FUNCTIONS[case]
     for t in both:
-        with pytest.raises(OperationError, match=rf"(?s){shown}.*b\.use\(t\).*await t\.to_host\(\)"):
+        with pytest.raises(
+            OperationError, match=rf"(?s){shown}.*b\.use\(t\).*await t\.to_host\(\)"
+        ):
             call(t)
 
 

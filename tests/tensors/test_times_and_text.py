@@ -31,7 +31,10 @@ FIELDS: dict[str, Any] = {
     "text": ("U3", ["ab", "\u03b1\u03b2\u03b3", ""]),
     "time": ("M8[s]", ["2020-01-01", "NaT", "1969-12-31T23:59:59"]),
     "span": ("m8[ns]", [1, -5, 2**62]),
-    "nested": ([("day", "M8[D]"), ("name", "S2")], [("2020-01-01", b"ab"), ("NaT", b""), (1, b"c")]),
+    "nested": (
+        [("day", "M8[D]"), ("name", "S2")],
+        [("2020-01-01", b"ab"), ("NaT", b""), (1, b"c")],
+    ),
 }
 
 
@@ -66,8 +69,8 @@ def test_kernels_compute_with_the_other_fields(device: na.Device, kind: str) -> 
 def test_times_are_whole_numbers_of_their_unit(device: na.Device) -> None:
     for dtype in ("M8[D]", "m8[ns]"):
         for op in (
-            na.zeros(3, dtype), na.empty(3, dtype), na.full(3, 7, dtype), na.zeros_like(np.ones(3, dtype)),
-            na.arange(3, dtype=dtype), na.meta(3, dtype),
+            na.zeros(3, dtype), na.empty(3, dtype), na.full(3, 7, dtype),
+            na.zeros_like(np.ones(3, dtype)), na.arange(3, dtype=dtype), na.meta(3, dtype),
         ):  # fmt: skip
             assert op.sync().dtype == np.int64
     for value in (np.datetime64("2020-01-01"), np.timedelta64(3, "s")):
@@ -127,7 +130,9 @@ def test_records_are_refused_by_name_where_numbers_are_needed(device: na.Device)
         lambda: na.fill(t, 0), lambda: na.convert(t, np.float32), lambda: na.ones(3, t.dtype),
         lambda: t.reinterpret(t.dtype),
     ):  # fmt: skip
-        with pytest.raises(DTypeError, match=r"hold .*'field'.* here: records are made.*x\[i\]\.field"):
+        with pytest.raises(
+            DTypeError, match=r"hold .*'field'.* here: records are made.*x\[i\]\.field"
+        ):
             make()
     for text in (np.zeros(2, "S3"), np.zeros(2, "U3"), np.zeros(2, "V3")):
         with pytest.raises(DTypeError, match=r"array\.view\(np\.uint8\)"):
