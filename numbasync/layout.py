@@ -89,7 +89,7 @@ def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
         if isinstance(dtype, str) and dtype == "bfloat16":  # which NumPy may not know yet
             return bfloat16()
         raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
-    if checked.kind in "mM" and checked.isnative:
+    if checked.type in (np.datetime64, np.timedelta64) and checked.isnative:
         return np.dtype(np.int64)
     if not (records and checked.names):
         if not _is_element(checked):

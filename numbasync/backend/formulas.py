@@ -72,8 +72,10 @@ class Floats:
         with np.errstate(all="ignore"):
             for begin, part in _parts(out):
                 values = np.arange(begin, begin + len(part), dtype=np.float64)
-                values *= self.step
-                values += self.first
+                if self.step != 1:  # one pass less where it changes nothing
+                    values *= self.step
+                if self.first != 0:
+                    values += self.first
                 # As integers first: NumPy and GPUs wrap those alike.
                 part[...] = values.astype(np.int64) if is_narrow(part.dtype) else values
             if self.last is not None:
