@@ -74,10 +74,10 @@ def check_shape(shape: Any) -> Shape:
 
 def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
     """A dtype that device memory can hold: booleans, integers, floats, also bfloat16, complex
-    numbers.
+    numbers. Of times it is int64, which counts their units.
 
     Args:
-        records: also accept structures of these, without bfloat16.
+        records: also accept structures of these, without bfloat16, and of times, bytes and text.
 
     Raises:
         DTypeError: `dtype` is another type, no dtype, or not in this machine's byte order.
@@ -89,17 +89,33 @@ def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
         if isinstance(dtype, str) and dtype == "bfloat16":  # which NumPy may not know yet
             return bfloat16()
         raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
-    if not (_is_record(checked) if records and checked.names else _is_element(checked)):
+    if checked.type in (np.datetime64, np.timedelta64) and checked.isnative:
+        return np.dtype(np.int64)
+    if not (records and checked.names):
+        if not _is_element(checked):
+            raise DTypeError(f"device memory cannot hold {checked}{_advice(checked)}")
+    elif (wrong := _wrong_field(checked)) is not None:
+        name, field = wrong
         raise DTypeError(
-            f"device memory cannot hold {checked}; use bool, an integer, a float of at most "
-            "64 bits or a complex number of two such, in native byte order."
-            + _ADVICE_ON_RECORDS
-            * bool(checked.names and _has_bfloat16(checked))
+            f"device memory cannot hold records with the field {name!r} of {field}{_advice(field)}"
         )
     return checked
 
 
-_ADVICE_ON_RECORDS = "\nOf a structure, write a field of bfloat16 as np.uint16, its bits."
+def _advice(dtype: np.dtype[Any]) -> str:
+    """What to write instead of a dtype that a tensor, or a field of one, cannot have."""
+    if dtype.names:
+        return " here: records are made, uploaded and copied. A kernel computes with x[i].field."
+    if is_bfloat16(dtype):
+        return ".\nWrite a field of bfloat16 as np.uint16, its bits."
+    if dtype.shape:
+        return ".\nWrite a field of it for each element."
+    if dtype.kind in "SVU":
+        return ", as no kernel reads it.\nWrite its bytes: array.view(np.uint8), dtype=np.uint8."
+    return (
+        "; use bool, an integer, a float of at most 64 bits or a complex number of two such, in "
+        "native byte order."
+    )
 
 
 @cache
@@ -139,19 +155,27 @@ def _is_element(dtype: np.dtype[Any]) -> bool:
     return _is_plain(dtype) or (is_bfloat16(dtype) and dtype.isnative)
 
 
-def _has_bfloat16(dtype: np.dtype[Any]) -> bool:
-    fields = (field[0].base for field in (dtype.fields or {}).values())
-    return any(_has_bfloat16(f) if f.names else is_bfloat16(f) for f in fields)
-
-
 def _is_plain(dtype: np.dtype[Any]) -> bool:
     return dtype.char in CHARS and dtype.isnative
 
 
-def _is_record(dtype: np.dtype[Any]) -> bool:
-    """Whether `dtype` is a structure of numbers, arrays of numbers, and other such structures."""
-    fields = (field[0].base for field in (dtype.fields or {}).values())
-    return all(_is_record(f) if f.names else _is_plain(f) for f in fields)
+def _wrong_field(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]] | None:
+    """The first field, with its dtype, that no record in device memory may have; else None. A field
+    is a number, an array of numbers, a time, bytes, text, or another such record: Numba has types
+    for no others.
+    """
+    for name in dtype.names or ():
+        whole = dtype[name]
+        field = whole.base
+        if field.names:
+            inner = _wrong_field(field)
+            if inner is not None:
+                return f"{name}.{inner[0]}", inner[1]
+        elif not _is_plain(field):
+            kinds = "" if whole.shape else "mMSU"
+            if field.kind not in kinds or not field.isnative:
+                return name, whole
+    return None
 
 
 def dtype_key(dtype: np.dtype[Any]) -> str | np.dtype[Any]:

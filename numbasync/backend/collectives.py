@@ -13,7 +13,8 @@ class Rank(Protocol):
     """One device of a group. Each call enqueues on a stream of that device.
 
     Arrays are contiguous. `send` and `recv` of one call have one dtype. The other ranks of the
-    group make the same calls in the same order.
+    group make the same calls in the same order. Of bool, "sum" and "max" are "or", "prod" and "min"
+    are "and".
     """
 
     def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> None: ...
@@ -30,7 +31,10 @@ class Rank(Protocol):
 class Library(Protocol):
     """A library of collectives of some devices."""
 
-    def takes(self, dtype: np.dtype[Any]) -> bool: ...
+    def takes(self, dtype: np.dtype[Any], op: str | None = None) -> bool:
+        """Whether such elements are moved, and by `op` reduced."""
+        ...
+
     def together(self) -> AbstractContextManager[None]:
         """Inside the block, calls of several ranks of this process start together, at its end."""
         ...

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-Call = Literal["launch", "upload", "download", "copy", "fill"]
+Call = Literal["launch", "upload", "download", "copy", "fill", "generate"]
 NodeKind = Literal["kernel", "memcpy", "memset"]
 
 _KINDS: dict[Call, NodeKind] = {
     "launch": "kernel", "upload": "memcpy", "download": "memcpy", "copy": "memcpy",
-    "fill": "memset",
+    "fill": "memset", "generate": "kernel",
 }  # fmt: skip
 
 

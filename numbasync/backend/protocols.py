@@ -33,6 +33,7 @@ from numbasync.backend.executables import Coarsener as Coarsener
 from numbasync.backend.executables import Coarsening as Coarsening
 from numbasync.backend.executables import Executable as Executable
 from numbasync.backend.executables import Work as Work
+from numbasync.backend.formulas import Formula as Formula
 from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess
 from numbasync.backend.kernel_checks import Checks as Checks
 from numbasync.backend.kernel_checks import Writers as Writers
@@ -85,6 +86,9 @@ class Queue(Protocol):
     def fill(self, dst: Any, value: np.generic) -> None:
         """Set every element of `dst`; `value` has the array's dtype."""
         ...
+
+    def generate(self, dst: Any, formula: Formula) -> None:
+        """Compute the elements of `dst`, a contiguous array of one axis."""
 
     def replay(self, graph: Any) -> None:
         """Run the commands of a graph of this device."""
@@ -364,6 +368,9 @@ class Device(Protocol):
     def copy_needs(self, dst: Array, src: Array) -> Prerequisite | None:
         """The prerequisite of `Stream.copy` between such arrays, or None."""
         ...
+
+    def generate_needs(self, dst: Array, formula: Formula) -> Prerequisite | None:
+        """The prerequisite of `Queue.generate` of such an array, or None."""
 
     def graph(self, commands: Sequence[Command]) -> Graph:
         """Make a graph. Each command starts after the earlier commands that it names."""

@@ -50,7 +50,9 @@ def all_reduce(
 
     Args:
         parts: tensors of equal shape and dtype, each of another device; with `comm`, one tensor.
-        op: `"sum"`, `"prod"`, `"min"`, `"max"`, or of floats `"avg"`.
+        op: `"sum"`, `"prod"`, `"min"`, `"max"`, or of floats and complex numbers `"avg"`. Of bool,
+            as in NumPy, `"sum"` and `"max"` are "or", `"prod"` and `"min"` are "and"; complex
+            numbers have no `"min"` and `"max"`.
         out: the tensors that the results are written to, one on each device, such as the parts
             themselves; None: new ones. Not with `comm`.
 

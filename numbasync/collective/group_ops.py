@@ -46,6 +46,7 @@ class ByLibrary(NamedTuple):
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any]
     call: Callable[[Rank, Any, Any, Any], None]
+    op: str | None = None  # the reduction, if it is one
 
 
 class GroupOp(DeviceOp[Any]):
@@ -95,7 +96,7 @@ class GroupOp(DeviceOp[Any]):
         if not channel.is_connected:
             yield channel.later(channel.connect)
         library = channel.by_library
-        if library is not None and library[0].takes(self._by_library.dtype):
+        if library is not None and library[0].takes(self._by_library.dtype, self._by_library.op):
             return (yield from self._on_device(ctx, library[1]))
         elements, copied = None, None
         if self._tensor is not None:
@@ -162,7 +163,7 @@ def all_reduce(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tensor]:
     check_reduction(op, tensor.dtype)
     group = comm.group
     by_library = ByLibrary(
-        tensor.shape, tensor.dtype, lambda rank, stream, a, b: rank.all_reduce(stream, a, b, op)
+        tensor.shape, tensor.dtype, lambda rank, stream, a, b: rank.all_reduce(stream, a, b, op), op
     )
     return GroupOp(group, "all_reduce", tensor, lambda own: group.all_reduced(own, op), by_library)
 
@@ -175,6 +176,7 @@ def reduce_scatter(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tens
         (rows, *tensor.shape[1:]),
         tensor.dtype,
         lambda rank, stream, a, b: rank.reduce_scatter(stream, a, b, op),
+        op,
     )
     return GroupOp(
         group,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.kernels import COMBINE, divide_by
-from numbasync.collective.reductions import check_reduction
+from numbasync.collective.reductions import check_reduction, plainly
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of
@@ -38,6 +38,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         out: the tensors of the results; None: new ones.
         by_copies: the steps that give the result on the device of a context, by its number.
         enqueue: the call of the library.
+        op: the reduction, if it is one.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         by_copies: Callable[[int, Context], Steps[Tensor]],
         enqueue: Enqueue,
         out: Sequence[Tensor] | None = None,
+        op: str | None = None,
     ) -> None:
         self._site = call_site(3)
+        self._op = op
         self._name = name
         self._parts = parts
         self._shape = shape
@@ -68,7 +71,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
             )
         devices = tuple(_device(part) for part in self._parts)
         is_plain = self._parts[0].size and all(t.source is None for t in self._tensors())
-        group = _group(devices, self._parts[0]) if is_plain else None
+        group = _group(devices, self._parts[0], self._op) if is_plain else None
         results: list[Tensor] = []
         contexts: list[Context] = []
         if group is None:
@@ -165,7 +168,7 @@ def all_reduce(
         rank.all_reduce(stream, send.handle, recv.handle, op)
 
     return LocalOp(
-        "all_reduce", parts, parts[0].shape, lambda i, ctx: _reduced(ctx, parts, op), call, out
+        "all_reduce", parts, parts[0].shape, lambda i, ctx: _reduced(ctx, parts, op), call, out, op
     )
 
 
@@ -178,7 +181,7 @@ def reduce_scatter(parts: Sequence[Tensor], op: str, rows: int) -> DeviceOp[tupl
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         return _reduced(ctx, [part[i * rows : (i + 1) * rows] for part in parts], op)
 
-    return LocalOp("reduce_scatter", parts, (rows, *parts[0].shape[1:]), by_copies, call)
+    return LocalOp("reduce_scatter", parts, (rows, *parts[0].shape[1:]), by_copies, call, op=op)
 
 
 def all_gather(parts: Sequence[Tensor]) -> DeviceOp[tuple[Tensor, ...]]:
@@ -214,10 +217,11 @@ def _reduced(ctx: Context, parts: Sequence[Tensor], op: str) -> Steps[Tensor]:
     yield from copy(ctx, result, (yield from moved(parts[0], ctx)))
     if not result.size:
         return result
-    flat = result.reshape(-1)
+    name, dtype = plainly(op, result.dtype)
+    flat = result.reshape(-1).reinterpret(dtype)
     for part in parts[1:]:
         near = yield from moved(part, ctx)
-        yield from _launched(ctx, COMBINE[op](flat, near.reshape(-1)))
+        yield from _launched(ctx, COMBINE[name](flat, near.reshape(-1).reinterpret(dtype)))
     if op == "avg":
         yield from _launched(ctx, divide_by(flat, len(parts)))
     return result
@@ -246,12 +250,12 @@ _lock = threading.Lock()  # of `_groups`
 _calling = threading.Lock()
 
 
-def _group(devices: tuple[Device, ...], like: Tensor) -> Group | None:
-    """The group of these devices; None where they have no library, or not for this dtype."""
+def _group(devices: tuple[Device, ...], like: Tensor, op: str | None) -> Group | None:
+    """The group of these devices; None where they have no library, or not for this work."""
     library = devices[0].backend.collectives
     if library is None or any(d.backend.collectives is not library for d in devices):
         return None
-    if not library.takes(like.dtype):
+    if not library.takes(like.dtype, op):
         return None
     with _lock:
         group = _groups.get(devices)

@@ -259,4 +259,4 @@ class Storage:
             self.pool.release(memory)
 
     def __repr__(self) -> str:
-        return f"<Storage {self.nbytes:,} B at {self.memory.address:#x}>"
+        return f"<memory of {self.nbytes:,} bytes>"

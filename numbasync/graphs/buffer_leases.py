@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from numbasync.device import access
 from numbasync.device.storage import Storage
@@ -127,7 +127,7 @@ class AttachedGraph:
                 access.record_write(storage, latest)
         self.stale.clear()
 
-    def take(self, ctx: Context) -> list[Storage]:
+    def take(self, ctx: Context, names: Mapping[Storage, str]) -> list[Storage]:
         """Record the accesses that a launch needs, for its submission; returns their storages.
 
         Raises:
@@ -136,9 +136,9 @@ class AttachedGraph:
         storages = list(self.stale if ctx.stream is self._stream else self.storages)
         for storage in storages:
             if storage in self._writes:
-                ctx.write(storage)
+                ctx.write(storage, names.get(storage))
             else:
-                ctx.read(storage)
+                ctx.read(storage, names.get(storage))
         self.follow(ctx)  # launches that only read a buffer are not ordered by its record
         return storages
 

@@ -229,6 +229,7 @@ class CudaGraph(Public, Generic[T]):
             self._replace(Recorded(
                 tuple(new_steps), (*self._recorded.keep_alive, *recorded.keep_alive),
                 (*self._dependencies, *recorded.dependencies), self._recorded.nbytes,
+                {**self._recorded.names, **recorded.names},
             ))  # fmt: skip
 
     def recapture(self, op: DeviceOp[T]) -> None:
@@ -378,7 +379,7 @@ class CudaGraph(Public, Generic[T]):
         with self.device.submit_lock, sharing if self._shares else nullcontext():
             for dependency in self._dependencies:
                 ctx.depend(dependency)
-            taken = self._attached.take(ctx)
+            taken = self._attached.take(ctx, self._recorded.names)
             ctx.submission.launched += self._names
             ctx.retain((self, self._recorded))
             ctx.queue.replay(self._backend)

@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _CALLED: dict[Call, str] = {
     "launch": "kernel", "upload": "upload", "download": "download", "copy": "copy", "fill": "fill",
+    "generate": "generate",
 }  # fmt: skip
 
 
@@ -64,7 +65,8 @@ class Recorder:
         self.nbytes = 0
         self._memory: Stream | None = None
         self._steps: list[Step] = []
-        self._order = Order()
+        self._names: dict[Storage, str] = {}
+        self._order = Order(names=self._names)
         self._reads: set[Storage] = set()  # accesses of the next command
         self._writes: set[Storage] = set()
         self._sources: dict[int, protocols.Foreign] = {}
@@ -81,7 +83,7 @@ class Recorder:
         except BaseException:
             for items, count in zip(lists, counts, strict=True):
                 del items[count:]
-            self._order = Order()
+            self._order = Order(names=self._names)
             for step in self._steps:
                 self._order.add(step)
             self.nbytes, branch.last = nbytes, last
@@ -97,8 +99,10 @@ class Recorder:
         for call in calls:
             call()
 
-    def lease(self, storage: Storage, writes: bool) -> None:
-        """Note that the next command reads or writes `storage`."""
+    def lease(self, storage: Storage, writes: bool, name: object = None) -> None:
+        """Note that the next command reads or writes `storage`, of the tensor `name`."""
+        if name is not None:
+            self._names[storage] = str(name)
         (self._writes if writes else self._reads).add(storage)
 
     def add(self, branch: Branch, call: Call, operands: tuple[Any, ...]) -> None:
@@ -134,6 +138,7 @@ class Recorder:
             self._append(replace(step, command=command))
         if other.steps:
             branch.last = tuple(sorted(ends))
+        self._names.update(other.names)
         self.keep_alive += other.keep_alive
         self.dependencies += other.dependencies
 
@@ -155,8 +160,10 @@ class Recorder:
         """The recording. Waits until its memory may be used on any stream."""
         if self._memory is not None:
             self._memory.wait_until_idle()
+        used = set[Storage]().union(*(s.reads | s.writes for s in self._steps))
         return Recorded(
-            tuple(self._steps), tuple(self.keep_alive), tuple(self.dependencies), self.nbytes
+            tuple(self._steps), tuple(self.keep_alive), tuple(self.dependencies), self.nbytes,
+            {storage: name for storage, name in self._names.items() if storage in used},
         )  # fmt: skip
 
 
@@ -228,12 +235,12 @@ class Recording(Context):
     def read(self, storage: Storage, name: object = None, *, anywhere: bool = False) -> None:
         if storage.pool.device is not self.device.backend:
             self._check_device(storage, name)
-        self._recorder.lease(storage, writes=False)
+        self._recorder.lease(storage, writes=False, name=name)
 
     def write(self, storage: Storage, name: object = None) -> None:
         if storage.pool.device is not self.device.backend:
             self._check_device(storage, name)
-        self._recorder.lease(storage, writes=True)
+        self._recorder.lease(storage, writes=True, name=name)
 
     def after(self, other: Submission | None, shared: object = None) -> None: ...
 
@@ -290,6 +297,9 @@ class _Queue:
 
     def fill(self, dst: Any, value: np.generic) -> None:
         self._recorder.add(self._branch, "fill", (dst, value))
+
+    def generate(self, dst: Any, formula: protocols.Formula) -> None:
+        self._recorder.add(self._branch, "generate", (dst, formula))
 
 
 class _Nothing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -40,12 +40,14 @@ class Recorded:
         kept: objects that must live as long as the commands may run.
         dependencies: submissions that the first run starts after.
         nbytes: bytes that were allocated for the recording.
+        names: what errors call a storage: the tensor by which the operations use it.
     """
 
     steps: tuple[Step, ...] = ()
     keep_alive: tuple[object, ...] = ()
     dependencies: tuple[Submission, ...] = ()
     nbytes: int = 0
+    names: Mapping[Storage, str] = field(default_factory=dict)
 
     @cached_property
     def sources(self) -> tuple[protocols.Foreign, ...]:
@@ -75,6 +77,7 @@ class Order:
     before: list[int] = field(default_factory=list)  # per command, a bit set of its ancestors
     writer: dict[Storage, int] = field(default_factory=dict)
     readers: dict[Storage, list[int]] = field(default_factory=dict)
+    names: Mapping[Storage, str] = field(default_factory=dict)  # for errors
 
     def after(
         self, last: Sequence[int], reads: frozenset[Storage], writes: frozenset[Storage]
@@ -90,9 +93,10 @@ class Order:
             if not known >> i & 1:
                 if is_strict():
                     raise AccessConflictError(
-                        f"two branches of a graph both use {storage!r}, and at least one writes "
-                        "it.\nJoin the branches first, or record both on one; "
-                        "na.set_ordering('auto') does it for you."
+                        "two branches of a graph both use "
+                        f"{self.names.get(storage, storage)}, and at least one writes it.\n"
+                        "Join the branches first, or record both on one; na.set_ordering('auto') "
+                        "does it for you."
                     )
                 wanted[i] = None
         covered = 0

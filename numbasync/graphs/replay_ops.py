@@ -76,9 +76,9 @@ class Replay(Leaf[None]):
             for prior in recorded.dependencies:
                 ctx.depend(prior)
             for storage in recorded.reads:
-                ctx.read(storage)
+                ctx.read(storage, recorded.names.get(storage))
             for storage in recorded.writes:
-                ctx.write(storage)
+                ctx.write(storage, recorded.names.get(storage))
             ctx.retain(recorded)
             for command in recorded.commands:
                 command.enqueue(ctx.queue)

@@ -22,7 +22,8 @@ class Node:
     Attributes:
         position: the node's index in `graph.nodes`.
         kind: `"kernel"`, `"memcpy"` or `"memset"`.
-        name: the kernel's name, or `"upload"`, `"download"`, `"copy"` or `"fill"`.
+        name: the kernel's name, or `"upload"`, `"download"`, `"copy"`, `"fill"`
+            or `"generate"`.
         after: the positions of the nodes that this one starts after.
     """
 

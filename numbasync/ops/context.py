@@ -217,7 +217,7 @@ class Context(Public):
             used = storage if name is None else name
             label, here = f"{owner.kind}:{owner.ordinal}", self.device.label
             raise DeviceMismatchError(
-                f"{self.submission.name} runs on {here}, but uses {used!r} of {label}.\n"
+                f"{self.submission.name} runs on {here}, but uses {used} of {label}.\n"
                 f"{how_to_run_on(label, here)}"
             )
 
@@ -235,7 +235,7 @@ class Context(Public):
         if writer is not None and not writer.done and writer.stream is not self.stream:
             self.after(writer, storage if name is None else name)
         if storage.links is not None:
-            self._after_linked(storage, readers=False)
+            self._after_linked(storage, name, readers=False)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
         if access.record_read(storage, submission):
@@ -260,20 +260,21 @@ class Context(Public):
             for reader in list(storage.readers.values()):
                 self.after(reader, storage if name is None else name)
         if storage.links is not None:
-            self._after_linked(storage, readers=True)
+            self._after_linked(storage, name, readers=True)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
         access.record_write(storage, submission)
 
-    def _after_linked(self, storage: Storage, readers: bool) -> None:
+    def _after_linked(self, storage: Storage, name: object, readers: bool) -> None:
         """Order after the users of storages that overlap `storage`, which have own records."""
+        shared = storage if name is None else name
         for other in storage.overlapping():
             if other.attached_graphs is not None:
                 other.invalidate_graphs()
-            self.after(other.writer, other)
+            self.after(other.writer, shared)
             if readers:
                 for reader in list(other.readers.values()):
-                    self.after(reader, other)
+                    self.after(reader, shared)
 
     def after(self, other: Submission | None, shared: object = None) -> None:
         """Make later work of this stream wait for `other`, on any stream.
@@ -302,7 +303,7 @@ class Context(Public):
         if shared is not None and is_strict() and not other.stream.is_internal:
             raise AccessConflictError(
                 f"{submission.name} on {self.stream!r} and {other.name} on {other.stream!r} "
-                f"both use {shared!r}, and at least one writes it.\n"
+                f"both use {shared}, and at least one writes it.\n"
                 "Await the first, chain them with then(), or run them on one stream; "
                 "na.set_ordering('auto') does it for you."
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 
 from numbasync import layout
-from numbasync.errors import OperationError, ShapeError
+from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.layout import Layout
 from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.copy_ops import Convert, Item
@@ -46,6 +46,50 @@ def _shown(value: object) -> str:
     return repr(value) if isinstance(value, NoOperators) else f"{value!r:.60}"
 
 
+# Operators by the names of NumPy's functions, and functions of arrays by those whose `reduce` they
+# call.
+_OPERATORS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "floor_divide": "//",
+    "remainder": "%", "power": "**", "matmul": "@", "bitwise_and": "&", "bitwise_or": "|",
+    "bitwise_xor": "^", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+    "equal": "==", "not_equal": "!=",
+}  # fmt: skip
+_REDUCTIONS = {
+    "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
+    "logical_or": "any",
+}  # fmt: skip
+OF_BATCHES = ("sum", "max", "min", "mean", "argmax", "dot")  # of an array's methods
+_INSTEAD = {
+    "copy": "await t.dup()",
+    "fill": "await na.fill(t, number)",
+    "flatten": "t.reshape(-1), a view",
+    "ravel": "t.reshape(-1), a view",
+    "transpose": "t.T or t.mT, a view",
+    "squeeze": "t.reshape(shape), a view",
+    "view": "t.reinterpret(dtype), a view",
+    "to": "await na.to_device(t, device), or await t.astype(dtype)",
+    "cpu": "await t.to_host(), a NumPy array",
+    "numpy": "await t.to_host(), a NumPy array",
+    "get": "await t.to_host(), a NumPy array",
+}
+
+
+def no_attribute(tensor: Any, name: str) -> AttributeError:
+    """The error of an attribute that is missing. It says what to write where NumPy's arrays have
+    it.
+    """
+    error = f"{type(tensor).__name__!r} object has no attribute {name!r}"
+    instead = _INSTEAD.get(name)
+    if instead is None:
+        if name.startswith("_") or not callable(getattr(np.ndarray, name, None)):
+            return AttributeError(error)
+        instead = f"(await t.to_host()).{name}(...), on the host"
+        if name in OF_BATCHES:
+            instead += f"; or, on the device, b = na.CommandBatch(); y = b.{name}(b.use(t)"
+            instead += ", ...)" if name == "dot" else "); z = await b.compute(y)"
+    return AttributeError(f"{error}.\nOf {tensor!r} write {instead}")
+
+
 def _refuse(what: str) -> NoReturn:
     raise OperationError(
         f"{what}: Python cannot compute with the elements of a tensor, which are on a device.\n"
@@ -74,8 +118,25 @@ class NoOperators:
         __lt__, __le__, __gt__, __ge__ = map(_binary, ("<", "<=", ">", ">="))
         __neg__, __invert__, __abs__ = map(_unary, ("-{}", "~{}", "abs({})"))
 
-        __array_ufunc__ = None  # so that a NumPy array on the left leaves the operator to these
         __hash__ = object.__hash__
+
+        def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+            # What NumPy calls for an array on the left of an operator, and for its functions.
+            if kwargs.get("out") is not None or not all(map(_is_operand, inputs)):
+                return NotImplemented
+            name, shown = ufunc.__name__, [_shown(x) for x in inputs]
+            if method == "reduce":
+                return _refuse(f"np.{_REDUCTIONS.get(name, name + '.reduce')}({shown[0]})")
+            if method == "__call__" and name in _OPERATORS:
+                return _refuse(f" {_OPERATORS[name]} ".join(shown))
+            called = name if method == "__call__" else f"{name}.{method}"
+            return _refuse(f"np.{called}({', '.join(shown)})")
+
+        def __array__(self, *args, **kwargs):
+            raise DTypeError(
+                f"{self!r} is no NumPy array: copying it takes a moment in which others can work.\n"
+                "Write: array = await t.to_host()        # or t.to_host().sync()"
+            )
 
         def __eq__(self, other):
             # Identity must compare, as weak references do; so must strings, None and sentinels.

@@ -159,9 +159,12 @@ class Memcpy(DeviceOp[Any]):
     a stream of the destination's.
     """
 
-    def __init__(self, dst: DeviceArray | HostArray, src: DeviceArray | HostArray) -> None:
+    def __init__(
+        self, dst: DeviceArray | HostArray, src: DeviceArray | HostArray, given: Any
+    ) -> None:
         self._site = call_site(2)
         self._dst = dst
+        self._given = given  # the destination as the caller has it, which may be an array of times
         self._src = src
         self._is_across = (
             isinstance(dst, DeviceArray) and isinstance(src, DeviceArray)
@@ -197,7 +200,7 @@ class Memcpy(DeviceOp[Any]):
         return try_copy_across(submission, dst, src)  # type: ignore[arg-type]
 
     def result(self) -> Any:
-        return self._dst
+        return self._given
 
     def steps(self, ctx: Context) -> Steps[Any]:
         dst, src = self._dst, self._src
@@ -210,7 +213,7 @@ class Memcpy(DeviceOp[Any]):
             yield from copy_across(ctx, dst, src)
         else:
             yield from copy(ctx, dst, src)
-        return dst
+        return self._given
 
     def _describe(self) -> str:
         return f"memcpy({self._dst.shape}, {_name(self._dst.dtype)})"

@@ -16,6 +16,7 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.backend.counters import counters
+from numbasync.backend.formulas import Formula
 from numbasync.device import access
 from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
@@ -27,13 +28,14 @@ from numbasync.ops.context import Context
 from numbasync.ops.op import Steps
 from numbasync.ops.simple_op import SimpleOp
 from numbasync.tensors.array_spec import ArraySpec, known_specs
-from numbasync.tensors.copies import HostArray, upload_new
-from numbasync.tensors.host_arrays import plain
+from numbasync.tensors.copies import HostArray, upload, upload_new
+from numbasync.tensors.host_arrays import TIMES, plain
 from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor
 
+NOT_WORTH_COMPILING = 1 << 14  # bytes that the host computes, and uploads, in less time
 MOST = 64  # elements that are memoised; a program has few constants
 
 
@@ -106,6 +108,37 @@ class _Making:
 
     def run(self) -> None:
         self.array = self._make()
+
+
+class Computed(Made):
+    """Creates a tensor of the elements that follow from a formula, which the device computes."""
+
+    def __init__(self, kind: ArraySpec, formula: Formula, name: str) -> None:
+        self._site = call_site(2)
+        self._unused = True
+        self._kind = kind
+        self._formula = formula
+        self._name = name
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        spec, formula, backend = self._kind, self._formula, ctx.device.backend
+        if ctx.admission is not None:
+            yield from ctx.room(spec.nbytes)
+        tensor = Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec)
+        if not spec.nbytes:
+            return tensor
+        size, dtype = tensor.size, spec.dtype
+        flat = backend.array(tensor.storage.memory, 0, (size,), (dtype.itemsize,), dtype)
+        need = backend.generate_needs(flat, formula)
+        if need is not None and spec.nbytes <= NOT_WORTH_COMPILING:
+            elements = np.empty(size, dtype)
+            formula.write(elements)  # the same bits
+            upload(ctx, tensor, elements.reshape(spec.shape))
+            return tensor
+        if need is not None:
+            yield need
+        ctx.queue.generate(flat, formula)
+        return tensor
 
 
 class Generated(Made):
@@ -217,6 +250,11 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     plain(value)  # refuses masked values
     if np.shape(value):
         raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
+    if isinstance(value, TIMES):
+        raise DTypeError(
+            f"{value!r:.60} is a time, and tensors count times in int64: write the number of its "
+            "units, value.astype(dtype).astype(np.int64)."
+        )
     try:
         if dtype.kind in "iu":
             element: np.generic = dtype.type(int(value))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numbasync import layout
-from numbasync.errors import ShapeError
+from numbasync.errors import OperationError, ShapeError
 from numbasync.native import known
 from numbasync.public import Public
 
@@ -119,6 +119,12 @@ class Partition(Public):
     def to_host(self) -> DeviceOp[Any]:
         """The tensor's elements as a NumPy array."""
         return self.tensor.to_host()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise OperationError(
+            f"{self!r} says how a launch writes a tensor, and has no elements of its own.\n"
+            "Write: array = await p.tensor.to_host()"
+        )
 
     def __repr__(self) -> str:
         name = "partition" if self.exact else "partition_prefix"

@@ -27,7 +27,7 @@ from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.pickling import Copied
 from numbasync.public import Public
-from numbasync.tensors.array_methods import ArrayMethods, NoOperators
+from numbasync.tensors.array_methods import ArrayMethods, NoOperators, no_attribute
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copy_ops import Convert, Memcpy, ToHost
 from numbasync.tensors.export_array import PROTOCOLS, Lending
@@ -121,12 +121,6 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         """An operation that copies the elements to `dst` and returns `dst`; see `memcpy`."""
         return memcpy(dst, self)
 
-    def __array__(self, *args: Any, **kwargs: Any) -> HostArray:
-        raise DTypeError(
-            f"{self!r} is no NumPy array: copying it takes a moment in which others can work.\n"
-            "Write: array = await t.to_host()        # or t.to_host().sync()"
-        )
-
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         """Of the elements, as of a NumPy array. Blocks until they are on the host."""
         from dask.tokenize import normalize_token
@@ -152,7 +146,7 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
                 lent = self.device.backend.lend(self.handle, storage.memory, storage)
                 if name in lent.protocols:
                     return export(self, lent)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise no_attribute(self, name)
 
     def __repr__(self) -> str:
         where = "meta" if self.device is None else self.device.label
@@ -184,6 +178,17 @@ class SharedTensor(NoOperators, Public):
     def __getitem__(self, key: Any) -> SharedTensor:
         """A shared view; the view counts as one more holder of the storage."""
         return SharedTensor(self.tensor[key])
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __iter__(self) -> Iterator[SharedTensor]:
+        return (self[i] for i in range(len(self)))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
     def to_host(self) -> DeviceOp[HostArray]:
         """An operation that returns the elements as a new NumPy array."""
@@ -235,12 +240,13 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
     """An operation that copies elements between tensors, or between a tensor and a NumPy array.
 
     The operation returns `dst`. A NumPy source is read when the operation is enqueued; a NumPy
-    destination is written when the operation is done.
+    destination is written when the operation is done. Times are copied as int64, in their own unit.
 
     Raises:
         ShapeError, DTypeError: the shapes or the dtypes differ; raised by this call.
     """
     src = src.tensor if isinstance(src, SharedTensor) else plain(src)
+    given = dst
     for name, side in (("dst", dst), ("src", src)):
         if not isinstance(side, Tensor | np.ndarray):
             with suppress_unused_warnings((dst, src)):
@@ -253,6 +259,7 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
         writable(dst, "memcpy")
     else:
         check_destination(dst)
+        given, dst = dst, plain(dst) if dst.dtype.kind in "mM" else dst  # times as integers
         if not isinstance(src, Tensor):
             raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
     for side in (dst, src):
@@ -263,4 +270,4 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
         raise DTypeError(
             f"memcpy from {src.dtype} to {dst.dtype}: they must agree; na.convert() changes types."
         )
-    return Memcpy(dst, src)
+    return Memcpy(dst, src, given)

@@ -16,13 +16,16 @@ import numbasync as na
 from numbasync.collective import Communicator, group_ops, new_key
 
 ROWS = 6
+OTHERS = [("c16", "sum"), ("c16", "avg"), ("c8", "prod"), ("?", "sum"), ("?", "min")]
 
 
 def part(rank: int, size: int = ROWS, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
     """The elements of a rank, whose sum depends on the order of the ranks."""
     rng = np.random.default_rng(rank)
     numbers = rng.standard_normal(size) * 10.0 ** rng.integers(-6, 6, size)
-    return numbers.astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        numbers = numbers + 1j * rng.permutation(numbers)
+    return numbers.astype(dtype) if np.dtype(dtype).kind != "b" else numbers > 0
 
 
 async def everything(comm: Communicator) -> list[np.ndarray[Any, Any]]:
@@ -35,6 +38,12 @@ async def everything(comm: Communicator) -> list[np.ndarray[Any, Any]]:
         await group_ops.all_gather(t, comm),
         await group_ops.broadcast(t, 1, comm),
         await group_ops.all_reduce(await na.zeros((0, 3)), "sum", comm),
+        *[
+            await group_ops.all_reduce(await na.from_host(part(comm.rank, ROWS, dtype)), op, comm)
+            for dtype, op in OTHERS
+        ],
+        await group_ops.broadcast(await na.from_host(part(comm.rank, ROWS, "?")), 1, comm),
+        await group_ops.all_gather(await na.from_host(part(comm.rank, ROWS, "c8")), comm),
     ]
     return [await x.to_host() for x in whole]
 

@@ -32,8 +32,10 @@ def elements(tensors: tuple[na.Tensor, ...], devices: list[na.Device]) -> list[A
 @pytest.mark.parametrize("size", [0, 1, 6, 100_000])
 @pytest.mark.parametrize(
     ("op", "dtype"),
-    [("sum", "float32"), ("avg", "float64"), ("prod", "int32"), ("min", "uint8"), ("max", "int64")],
-)
+    [("sum", "float32"), ("avg", "float64"), ("prod", "int32"), ("min", "uint8"), ("max", "int64"),
+     ("sum", "complex64"), ("avg", "complex128"), ("prod", "complex128"),
+     ("sum", "bool"), ("prod", "bool"), ("min", "bool"), ("max", "bool")],
+)  # fmt: skip
 def test_all_reduce(devices: list[na.Device], size: int, op: str, dtype: str) -> None:
     a, b = (part(i, size, dtype) for i in range(COUNT))
     expected = {
@@ -44,8 +46,10 @@ def test_all_reduce(devices: list[na.Device], size: int, op: str, dtype: str) ->
         "max": lambda: np.maximum(a, b),
     }[op]()
     got = elements(all_reduce(parts_on(devices, size, dtype), op).sync(), devices)
+    # NumPy may round a product of complex numbers once less.
+    tolerance = 1e-15 if (op, dtype) == ("prod", "complex128") else 0
     for array in got:
-        np.testing.assert_array_equal(array, expected)
+        np.testing.assert_allclose(array, expected, rtol=tolerance)
 
 
 def test_all_reduce_in_place_and_to_given_tensors(devices: list[na.Device]) -> None:
@@ -77,6 +81,17 @@ def test_the_others(devices: list[na.Device]) -> None:
     whole = arrays[0] + arrays[1]
     got = elements(reduce_scatter(parts).sync(), devices)
     np.testing.assert_array_equal(np.concatenate(got), whole)
+    for array in elements(all_gather(parts).sync(), devices):
+        np.testing.assert_array_equal(array, np.concatenate(arrays))
+    for array in elements(broadcast(parts, 1).sync(), devices):
+        np.testing.assert_array_equal(array, arrays[1])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "complex64"])
+def test_the_others_of_bool_and_complex(devices: list[na.Device], dtype: str) -> None:
+    parts, arrays = parts_on(devices, 6, dtype), [part(i, 6, dtype) for i in range(COUNT)]
+    got = elements(reduce_scatter(parts).sync(), devices)
+    np.testing.assert_array_equal(np.concatenate(got), arrays[0] + arrays[1])
     for array in elements(all_gather(parts).sync(), devices):
         np.testing.assert_array_equal(array, np.concatenate(arrays))
     for array in elements(broadcast(parts, 1).sync(), devices):
@@ -116,5 +131,13 @@ def test_what_is_wrong_is_refused(devices: list[na.Device]) -> None:
         reduce_scatter([a[:3], b[:3]])
     with pytest.raises(CallerError, match="ranks 0 to 1, and not 2"):
         broadcast([a, b], 2)
+    for op in ("min", "max"):
+        with pytest.raises(DTypeError, match="of complex64 is not defined: .* have no order"):
+            all_reduce(parts_on(devices, 6, "complex64"), op)
+    with pytest.raises(DTypeError, match="avg of elements of bool is not"):
+        all_reduce(parts_on(devices, 6, "bool"), "avg")
+    rows = [na.to_device(np.zeros(3, "f4,i4"), d).sync() for d in devices]
+    with pytest.raises(DTypeError, match="Reduce each field by itself"):
+        all_reduce(rows)
     with pytest.raises(NotAGraphNodeError, match="runs on several devices"):
         all_reduce([a, b]).graph_on(devices[0].new_stream())

@@ -38,7 +38,7 @@ class Rank:
 
 
 class Library:
-    def takes(self, dtype: Any) -> bool:
+    def takes(self, dtype: Any, op: str | None = None) -> bool:
         return True
 
 

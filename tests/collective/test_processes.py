@@ -33,6 +33,7 @@ def processes() -> Any:
 
 def test_results_are_those_of_numpy_in_the_order_of_the_ranks(processes: Processes) -> None:
     parts, large = ([part(r, n) for r in range(SIZE)] for n in (6, 2_000_001))
+    wide, narrow, bits = ([part(r, 6, kind) for r in range(SIZE)] for kind in ("c16", "c8", "?"))
     rows = len(parts[0]) // SIZE
     for rank, got in enumerate(processes.results_of("everything")):
         expected = [
@@ -42,6 +43,13 @@ def test_results_are_those_of_numpy_in_the_order_of_the_ranks(processes: Process
             np.concatenate(parts),
             parts[1],
             np.zeros((0, 3), np.float32),
+            (wide[0] + wide[1]) + wide[2],
+            (((wide[0] + wide[1]) + wide[2]).view("f8") / SIZE).view("c16"),
+            (narrow[0] * narrow[1]) * narrow[2],
+            np.logical_or.reduce(bits),
+            np.logical_and.reduce(bits),
+            bits[1],
+            np.concatenate(narrow),
         ]
         for value, right in zip(got, expected, strict=True):
             np.testing.assert_array_equal(value, right)
@@ -102,6 +110,9 @@ def test_what_is_wrong_is_refused(alone: Communicator, stream: na.Stream) -> Non
         group_ops.all_reduce(t, "mean", alone)
     with pytest.raises(DTypeError, match="avg of elements of int32"):
         group_ops.all_reduce(whole, "avg", alone)
+    for op in ("min", "max"):
+        with pytest.raises(DTypeError, match="complex numbers have no order"):
+            group_ops.all_reduce(na.ones(3, "c8").sync_on(stream), op, alone)
     with pytest.raises(CallerError, match="ranks 0 to 0, and not 1"):
         group_ops.broadcast(t, 1, alone)
     with pytest.raises(CallerError, match="rank 0 is this process itself"):

@@ -51,6 +51,25 @@ def test_the_others(gpus: list[na.Device]) -> None:
         np.testing.assert_array_equal(array, arrays[1])
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("sum", "c8"), ("avg", "c16"), ("prod", "c16"), ("sum", "?"), ("prod", "?"), ("min", "?")],
+)
+def test_complex_numbers_and_bool(gpus: list[na.Device], op: str, dtype: str) -> None:
+    a, b = (part(i, 1000, dtype) for i in range(2))
+    combine: Any = {"prod": np.multiply, "min": np.minimum}.get(op, np.add)
+    expected = combine(a, b) / 2 if op == "avg" else combine(a, b)
+    parts = parts_on(gpus, 1000, dtype)
+    for array in elements(all_reduce(parts, op).sync(), gpus):
+        np.testing.assert_allclose(array, expected, rtol=1e-15 if op == "prod" else 0)
+    scattered = elements(reduce_scatter(parts, op).sync(), gpus)
+    np.testing.assert_allclose(np.concatenate(scattered), expected, rtol=1e-15)
+    for array in elements(all_gather(parts).sync(), gpus):
+        np.testing.assert_array_equal(array, np.concatenate([a, b]))
+    for array in elements(broadcast(parts, 1).sync(), gpus):
+        np.testing.assert_array_equal(array, b)
+
+
 async def test_order_with_what_comes_before_and_after(gpus: list[na.Device]) -> None:
     parts = parts_on(gpus, 1_000_000)
     for _ in range(50):

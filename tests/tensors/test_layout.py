@@ -101,7 +101,7 @@ def test_reinterpret_scales_the_last_axis() -> None:
         layout.reinterpret(Layout(4, (4,), (4,)), 4, 8)
 
 
-@pytest.mark.parametrize("dtype", [object, "U4", "M8[s]", ">f4", np.dtype([("a", "f4")]), "nope"])
+@pytest.mark.parametrize("dtype", [object, "U4", ">M8[s]", ">f4", np.dtype([("a", "f4")]), "nope"])
 def test_dtypes_that_memory_cannot_hold_are_refused(dtype: object) -> None:
     with pytest.raises(DTypeError):
         layout.check_dtype(dtype)

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.errors import DeviceMismatchError, OutOfDeviceMemoryError, ShapeError
+from numbasync.errors import (
+    AccessConflictError,
+    DeviceMismatchError,
+    OutOfDeviceMemoryError,
+    ShapeError,
+)
 from numbasync.testing import Gate, settle
 from tests.common import fresh, used, waited
 from tests.waiting import in_time
@@ -323,3 +328,51 @@ def test_views_of_views_add_their_offsets_and_stay_in_range(device: na.Device) -
             part[index]
     with pytest.raises(ShapeError, match=r"without a copy.*\n.*dup"):
         t[:, 1:].reshape(-1)
+
+
+# --- errors name the tensor, not its memory ---
+
+
+def users() -> list[Callable[[na.Tensor], na.DeviceOp[Any]]]:
+    return [
+        lambda t: t.to_host(), lambda t: t.dup(), lambda t: na.fill(t, 1), lambda t: t.astype("i4"),
+        lambda t: na.memcpy(t, np.zeros(8, "f4")), lambda t: t.copy_to(np.zeros(8, "f4")),
+        lambda t: t[0].item(), lambda t: na.fill(t[::2], 1), lambda t: na.concatenate([t, t]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("use", users())
+def test_an_operation_on_another_device_names_the_tensor(
+    device: na.Device, use: Callable[[na.Tensor], na.DeviceOp[Any]]
+) -> None:
+    other = next(d for d in na.devices() if d is not device)
+    t = na.zeros(8).sync()
+    for run in (
+        lambda op: op.sync_on(other.new_stream()),
+        lambda op: op.graph_on(other.new_stream()),
+    ):
+        op = use(t)
+        with pytest.raises(na.NumbasyncError) as raised:
+            run(op)
+        text = str(raised.value)
+        assert "<memory" not in text and "Storage" not in text
+        assert not isinstance(raised.value, DeviceMismatchError) or "<Tensor (" in text
+
+
+def test_strict_ordering_names_the_tensor(device: na.Device) -> None:
+    array = np.zeros(8, np.float32)
+    whole = na.from_host(array).sync()
+    tensors = [whole]
+    if device.kind == "cpu":  # views of one memory, known by its addresses
+        tensors.append(na.as_tensor(array[:6]).shared().tensor)
+        lent = na.as_tensor(array)
+    held, other = device.new_stream(), device.new_stream()
+    for t in tensors:
+        first = t if t is whole else lent
+        with Gate(held), na.ordering("strict"):
+            na.fill(first, 1).async_on(held)
+            with pytest.raises(
+                AccessConflictError, match=r"both use <Tensor \([68],\) float32 on "
+            ):
+                na.fill(t, 2).async_on(other)
+        device.synchronize()

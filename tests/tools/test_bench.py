@@ -46,6 +46,7 @@ TABLES = {
     "a new array": ("alloc", 3),
     "copies of 64 MiB": ("copy", 6),
     "round trip of 4 KiB": ("trip", 3),
+    "a million elements": ("made", 6),
     "graph launch, host": ("graph", 6),
     "100-node chain, launch to synchronise, per node": ("node", 2),
     "a chain of 1": ("chain", 4),
@@ -85,6 +86,7 @@ OF_TWO_GPUS = {
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_wait, "SECONDS", 0.02)
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
+    monkeypatch.setattr(copying, "ROWS", 1 << 5)
     monkeypatch.setattr(copying, "SMALL_CALLS", 5)
     monkeypatch.setattr(alloc, "CALLS", 20)
     monkeypatch.setattr(asyncio_forms, "COUNT", 20)

@@ -36,6 +36,7 @@ from numbasync.backend.cuda.completion_words import (
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.event import CudaEvent
+from numbasync.backend.cuda.formula_kernels import FormulaCompilation, FormulaKernels
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, ExecutableGraph
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
@@ -52,6 +53,7 @@ from numbasync.backend.protocols import (
     Coarsening,
     Command,
     CompletionPath,
+    Formula,
     Limits,
     Peaks,
 )
@@ -114,6 +116,7 @@ class CudaDevice:
         self.has_memory_pools = bool(self.core.properties.memory_pools_supported)
         self.words = CompletionCounters()
         self.copiers = Copiers(self)
+        self.formulas = FormulaKernels(self)
         self.bridges = Bridges(self)
         self.peers = Peers(self)
         self.capture_streams = CaptureStreams(self)
@@ -286,6 +289,9 @@ class CudaDevice:
 
     def copy_needs(self, dst: CudaArray, src: CudaArray) -> CopyCompilation | None:
         return None if copies_rows(dst, src) else self.copiers.needs(dst.key(), src.key())
+
+    def generate_needs(self, dst: CudaArray, formula: Formula) -> FormulaCompilation | None:
+        return self.formulas.needs(dst, formula)
 
     def graph(self, commands: Sequence[Command]) -> ExecutableGraph:
         return ExecutableGraph(self, commands)

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 DTYPES = {
     "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
     "float32": 7, "float64": 8, "bfloat16": 9,
+    "bool": 1, "complex64": 7, "complex128": 8,  # as bytes, and as pairs of floats
 }  # fmt: skip
 REMOTE_ERROR = 6
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+OF_BOOL = {"sum": 2, "prod": 3, "max": 2, "min": 3}  # "or" is the maximum, "and" the minimum
+OF_PAIRS = ("sum", "avg")  # what pairs of floats have in common with complex numbers
 
 
 @cache
@@ -47,7 +50,9 @@ class Nccl:
         self.bindings = bindings
         self._unique_id = unique_id
 
-    def takes(self, dtype: np.dtype[Any]) -> bool:
+    def takes(self, dtype: np.dtype[Any], op: str | None = None) -> bool:
+        if op is not None and dtype.kind == "c":
+            return op in OF_PAIRS
         return dtype.name in DTYPES
 
     @contextmanager
@@ -96,13 +101,13 @@ class NcclRank:
 
     def all_reduce(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
         count, dtype = _count(send)
-        self._call(stream, "all_reduce", send.address, recv.address, count, dtype, REDUCTIONS[op])
+        number = _reduction(send, op)
+        self._call(stream, "all_reduce", send.address, recv.address, count, dtype, number)
 
     def reduce_scatter(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
         count, dtype = _count(recv)
-        self._call(
-            stream, "reduce_scatter", send.address, recv.address, count, dtype, REDUCTIONS[op]
-        )
+        number = _reduction(send, op)
+        self._call(stream, "reduce_scatter", send.address, recv.address, count, dtype, number)
 
     def all_gather(self, stream: CudaStream, send: CudaArray, recv: CudaArray) -> None:
         count, dtype = _count(send)
@@ -127,6 +132,12 @@ class NcclRank:
 
 
 def _count(array: CudaArray) -> tuple[int, int]:
-    """The number of elements, and NCCL's number of their dtype."""
+    """The number of elements, or of their parts, and NCCL's number of their dtype."""
     dtype = array.dtype
-    return array.nbytes // dtype.itemsize, DTYPES[dtype.name]
+    parts = 2 if dtype.kind == "c" else 1
+    return parts * array.nbytes // dtype.itemsize, DTYPES[dtype.name]
+
+
+def _reduction(array: CudaArray, op: str) -> int:
+    """NCCL's number of a reduction of such elements."""
+    return (OF_BOOL if array.dtype.kind == "b" else REDUCTIONS)[op]

@@ -22,7 +22,7 @@ from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.launch_records import MOST, record
 from numbasync.backend.cuda.peers import copy_peer
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
-from numbasync.backend.protocols import Waker, Work, counters
+from numbasync.backend.protocols import Formula, Waker, Work, counters
 from numbasync.errors import DTypeError
 from numbasync.memo import Memo
 from numbasync.native import compiled, core, known
@@ -115,6 +115,10 @@ class CudaQueue:
         for (result,) in results:
             if result:
                 fail(result, "cuMemsetAsync")
+
+    def generate(self, dst: CudaArray, formula: Formula) -> None:
+        enter(self._device)
+        self._device.formulas.launch(self._stream, dst, formula)
 
     def replay(self, graph: Replayed) -> None:
         enter(self._device)

@@ -1,4 +1,6 @@
-"""`numbasync bench copy`: uploads and downloads, large and small, pageable and page-locked."""
+"""`numbasync bench copy`: uploads and downloads, large and small, pageable and page-locked; and what
+the device computes in place of an upload.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from numbasync.tools.bench.targets import Target
 
 LARGE = 1 << 24  # float32 elements: 64 MiB
 SMALL = 1024  # 4 KiB
-LARGE_CALLS, SMALL_CALLS = 2, 200
+ROWS = 1024  # as columns: 4 MiB
+LARGE_CALLS, SMALL_CALLS, MADE_CALLS = 2, 200, 10
 FROM_HOST = "numbasync: await from_host, new tensor"
 MEMCPY = "numbasync: await memcpy into a tensor"
 TRIP = "numbasync: await from_host, await to_host"
@@ -30,6 +33,9 @@ LARGE_TARGETS = (
     Target("64 MiB pageable to a new tensor / CuPy's asarray", FROM_HOST, CUPY_NEW, 0.6, 0.4),
     Target("64 MiB pageable into a tensor / CuPy's set", MEMCPY, CUPY_SET, 0.6, 0.4),
 )
+MADE = "A million float32 elements as a new tensor, awaited. {calls} calls a round."
+UPLOADED, ARANGE = "numbasync: from_host", "numbasync: arange"
+MADE_TARGETS = (Target("arange / from_host of 4 MiB", ARANGE, UPLOADED, 1.0, 0.5),)
 SMALL_TARGETS = (Target("round trip of 4 KiB / PyTorch's to, cpu", TRIP, TORCH_TRIP, 1.2, 1.0),)
 
 
@@ -42,6 +48,10 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
         await table(
             device, rounds, "trip", "round trip of 4 KiB", _small(device), calls=SMALL_CALLS,
             method=METHOD, base=TRIP, targets=SMALL_TARGETS,
+        ),
+        await table(
+            device, rounds, "made", "a million elements", _made(device), calls=MADE_CALLS,
+            method=MADE, base=UPLOADED, targets=MADE_TARGETS,
         ),
     ]  # fmt: skip
 
@@ -116,4 +126,32 @@ def _small(device: Device) -> list[Case]:
         _case(TRIP, in_two_steps, _itself, a),
         _case("numbasync: await from_host.then(to_host)", chained, _itself, a),
         _case("numbasync: from_host.sync_on, to_host.sync_on", blocking, _itself, a),
+    ]
+
+
+def _made(device: Device) -> list[Case]:
+    stream, n = device.new_stream(), ROWS * ROWS
+    a = np.arange(n, dtype=np.float32)
+    uniform = np.random.Generator(np.random.Philox(1)).random(n, np.float32)
+
+    def case(name: str, make: Callable[[], Any], expected: Any) -> Case:
+        async def call() -> Any:
+            return await make().schedule(stream)
+
+        return _case(name, call, _on_host, expected)
+
+    async def normal() -> Any:
+        return await na.randn(n, seed=1).schedule(stream)
+
+    async def check_normal() -> None:
+        values = await (await normal()).to_host()
+        np.testing.assert_allclose((values.mean(), values.std()), (0, 1), atol=10 / ROWS)
+
+    return [
+        case(UPLOADED, lambda: na.from_host(a), a),
+        case(ARANGE, lambda: na.arange(n), a),
+        case("numbasync: linspace", lambda: na.linspace(0, n - 1, n), a),
+        case("numbasync: eye", lambda: na.eye(ROWS), np.eye(ROWS, dtype=np.float32)),
+        case("numbasync: rand", lambda: na.rand(n, 1), uniform),
+        Case("numbasync: randn", awaited(normal), check_normal),
     ]

@@ -25,7 +25,7 @@ from numbasync.backend.cpu.runtime.memory import CpuForeign, CpuHost, CpuMemory,
 from numbasync.backend.cpu.runtime.seeded import stepping
 from numbasync.backend.cpu.runtime.streams import CpuEvent, CpuStream
 from numbasync.backend.cpu.runtime.workers import Engine
-from numbasync.backend.protocols import Checks, Command, CompletionPath, Peaks, counters
+from numbasync.backend.protocols import Checks, Command, CompletionPath, Formula, Peaks, counters
 from numbasync.errors import DeviceMismatchError, DTypeError, OutOfDeviceMemoryError
 from numbasync.fork import in_child
 from numbasync.layout import is_bfloat16
@@ -173,6 +173,9 @@ class CpuDevice:
 
     def copy_needs(self, dst: CpuArray, src: CpuArray) -> None:
         """None: NumPy copies between all layouts and types."""
+
+    def generate_needs(self, dst: CpuArray, formula: Formula) -> None:
+        """None: NumPy computes all formulas."""
 
     def graph(self, commands: Sequence[Command]) -> CpuGraph:
         return CpuGraph(self._engine, commands)

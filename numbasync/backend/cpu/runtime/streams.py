@@ -20,7 +20,7 @@ from numbasync.backend.cpu.runtime.workers import (
     state,
     wait_for,
 )
-from numbasync.backend.protocols import Waker, Work, counters
+from numbasync.backend.protocols import Formula, Waker, Work, counters
 from numbasync.errors import DeviceMismatchError, StateError
 from numbasync.native import compiled, known
 
@@ -90,6 +90,9 @@ class CpuQueue:
 
     def fill(self, dst: CpuArray, value: np.generic) -> None:
         self._push(*tasks.fill(self._stream.engine, dst, value))
+
+    def generate(self, dst: CpuArray, formula: Formula) -> None:
+        self._push(*tasks.generate(self._stream.engine, dst, formula))
 
     def replay(self, graph: CpuGraph) -> None:
         counters.replays += 1

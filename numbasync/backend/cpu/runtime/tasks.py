@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.backend.protocols import Work
+from numbasync.backend.protocols import Formula, Work
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.compiler.kernel import ShortLaunch
@@ -81,6 +81,10 @@ def copy(engine: Engine, dst: CpuArray, src: CpuArray) -> Task:
 
 def fill(engine: Engine, dst: CpuArray, value: np.generic) -> Task:
     return lambda: dst.array.fill(value), _is_short(dst.array)
+
+
+def generate(engine: Engine, dst: CpuArray, formula: Formula) -> Task:
+    return lambda: formula.write(dst.array), _is_short(dst.array)
 
 
 def _is_short(array: np.ndarray[Any, Any]) -> bool:
