@@ -221,7 +221,7 @@ class Submitting(Generic[T]):
         if steps is None or ctx is None:
             return
         try:
-            with exclusive:
+            with exclusive.region():
                 try:
                     self._need = next(steps) if error is None else steps.throw(error)
                     ctx.suspend()
