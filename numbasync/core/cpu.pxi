@@ -105,19 +105,19 @@ cdef int run_short(object short, args) except -1:
 
 cdef class LaterLaunch:
     """A short launch as an entry of a stream: the first entry of its queue."""
-    cdef object queue, short, args
-    cdef bint has_begun
+    cdef object queue, short, args, stopped
 
     def __call__(self):
-        if self.has_begun:  # ^C has ended the step that ran it
+        if self.stopped is not None:  # what ran it was stopped, and it does not run again
+            self.queue.error = self.stopped
             return
-        self.has_begun = True
         try:
             run_short(self.short, self.args)
-        except BaseException as error:
+        except Exception as error:
             self.queue.error = error
-            if not isinstance(error, Exception):
-                raise
+        except BaseException as stop:  # ^C is the running thread's
+            self.stopped = stop
+            raise
 
 
 cdef int push_later(object stream, object queue, object short, object args) except -1:

@@ -110,20 +110,22 @@ class CpuQueue:
 
     def _push(self, work: Callable[[], None], is_short: bool) -> None:
         has_begun = False
+        stopped: BaseException | None = None
 
         def run() -> None:
-            nonlocal has_begun
-            if has_begun:  # ^C has ended the step that ran it
-                self.error = self.error or StateError(STOPPED)
+            nonlocal has_begun, stopped
+            if has_begun:  # what ran it was stopped, and it does not run again
+                self.error = self.error or stopped or StateError(STOPPED)
             if self.error is not None:
                 return
             has_begun = True
             try:
                 work()
-            except BaseException as error:
+            except Exception as error:
                 self.error = error
-                if not isinstance(error, Exception):  # it is the running thread's, too
-                    raise
+            except BaseException as stop:  # ^C is the running thread's
+                stopped = stop
+                raise
 
         self._stream.push(run, is_short)
 
