@@ -22,53 +22,19 @@ cdef inline int add(object o, int at, int more) except -1:
     return 0
 
 
-def CpuStream__enter(self):
+def CpuStream__runs_at_once(self):
     if not on or not isa(self, CpuStream):
-        return python["CpuStream._enter"](self)
-    return enter_stream(self)
+        return python["CpuStream._runs_at_once"](self)
+    return runs_at_once(self)
 
 
-cdef bint enter_stream(object stream) except -1:
-    """`CpuStream._enter`."""
+cdef bint runs_at_once(object stream) except -1:
+    """`CpuStream._runs_at_once`."""
     cdef object engine = get(stream, at_engine)
-    take_state()
-    try:
-        if not (
-            holds(stream, at_owned, False) and holds(engine, at_stepper, None)
-            and holds(engine, at_stopping, False)
-        ) or engine.is_forking:
-            return False
-        add(engine, at_running, 1)
-        add(stream, at_pushed, 1)
-        add(stream, at_popped, 1)
-        put(stream, at_owned, True)
-        put(stream, at_working, True)
-        return True
-    finally:
-        give_state()
-
-
-def CpuStream__leave(self):
-    if not on or not isa(self, CpuStream):
-        return python["CpuStream._leave"](self)
-    leave_stream(self)
-
-
-cdef int leave_stream(object stream) except -1:
-    """`CpuStream._leave`."""
-    cdef bint goes_on
-    take_state()
-    try:
-        goes_on = PyObject_Size(get(stream, at_entries)) or changes.waiting
-        if not goes_on:
-            put(stream, at_working, False)
-            add(get(stream, at_engine), at_running, -1)
-            put(stream, at_owned, False)
-    finally:
-        give_state()
-    if goes_on:  # without the lock, as this thread may have to run what waits
-        python["CpuStream._leave"](stream)
-    return 0
+    return (
+        not PyObject_Size(get(stream, at_entries)) and holds(engine, at_stepper, None)
+        and holds(engine, at_stopping, False)
+    ) and not engine.is_forking
 
 
 def CpuStream_launch(self, work, args, queue):
@@ -81,21 +47,24 @@ def CpuStream_launch(self, work, args, queue):
     ):
         return python["CpuStream.launch"](self, work, args, queue)
     # A stepped engine runs nothing at once; that is seen without the lock.
-    if not holds(get(self, at_engine), at_stepper, None) or not enter_stream(self):
-        queue = PyType_GenericAlloc(classes[CpuQueue], 0)
-        put(queue, at_queue_stream, self)
-        put(queue, at_queue_error, None)
-        add(counters, at_launches, 1)
-        push_later(self, queue, short, args)
-        return queue
+    if holds(get(self, at_engine), at_stepper, None):
+        take_state()
+        try:  # held until the launch has ended: nothing else has to be given back
+            if runs_at_once(self):
+                add(counters, at_launches, 1)
+                try:
+                    run_short(short, args)
+                except Exception as error:
+                    queue = self.open()
+                    queue.error = error
+                return queue
+        finally:
+            give_state()
+    queue = PyType_GenericAlloc(classes[CpuQueue], 0)
+    put(queue, at_queue_stream, self)
+    put(queue, at_queue_error, None)
     add(counters, at_launches, 1)
-    try:
-        run_short(short, args)
-    except BaseException as error:
-        queue = self.open()
-        queue.error = error
-    finally:
-        leave_stream(self)
+    push_later(self, queue, short, args)
     return queue
 
 
@@ -137,32 +106,46 @@ cdef int run_short(object short, args) except -1:
 
 cdef class LaterLaunch:
     """A short launch as an entry of a stream: the first entry of its queue."""
-    cdef object queue, short, args
+    cdef object queue, short, args, stopped
 
     def __call__(self):
+        if self.stopped is not None:  # what ran it was stopped, and it does not run again
+            self.queue.error = self.stopped
+            return
         try:
             run_short(self.short, self.args)
-        except BaseException as error:
+        except Exception as error:
             self.queue.error = error
+        except BaseException as stop:  # ^C is the running thread's
+            self.stopped = stop
+            raise
 
 
 cdef int push_later(object stream, object queue, object short, object args) except -1:
     """`CpuStream.push` of a short launch that cannot run at once."""
     cdef LaterLaunch entry = LaterLaunch.__new__(LaterLaunch)
+    cdef bint has_thread
     entry.queue, entry.short, entry.args = queue, short, args
     take_state()
     try:
-        add(stream, at_pushed, 1)
         get(stream, at_entries).append(entry)
+        add(stream, at_pushed, 1)
         if holds(stream, at_owned, False):
-            put(stream, at_owned, True)
-            if not schedule(stream, get(stream, at_engine)):
+            if holds(get(stream, at_engine), at_stepper, None):
+                has_thread = stream._be_scheduled()
+            else:
+                has_thread = schedule(stream, get(stream, at_engine))
+                put(stream, at_owned, True)
+            if not has_thread:
                 get(stream, at_entries).pop()
                 add(stream, at_pushed, -1)
-                put(stream, at_owned, False)
                 raise get(stream, at_engine).refusal()
     finally:
-        give_state()
+        try:
+            if holds(stream, at_owned, False) and PyObject_Size(get(stream, at_entries)):
+                stream._be_scheduled()  # ^C came while Python's `schedule` ran
+        finally:
+            give_state()
     return 0
 
 
@@ -170,7 +153,8 @@ cdef bint schedule(object stream, object engine) except -1:
     """`Engine.schedule`."""
     if holds(engine, at_stepper, None):
         return engine.schedule(stream)
-    get(engine, at_ready).append(stream)
+    if stream not in get(engine, at_ready):
+        get(engine, at_ready).append(stream)
     return True
 
 
@@ -186,18 +170,12 @@ cdef bint run_one(object stream) except -1:
         get(stream, at_engine), at_stopping, False
     ):
         return python["CpuStream.run_one"](stream)
-    take_state()
-    try:
-        entry = entries.popleft()  # this thread alone runs the stream
-        add(stream, at_popped, 1)
-        put(stream, at_working, True)
-    finally:
-        give_state()
+    entry = entries[0]  # this thread alone runs the stream
     entry()
-    entry = None  # this may be the last reference to the operands
+    entries[0] = entry = None  # this may be the last reference to the operands
     take_state()
     try:
-        put(stream, at_working, False)
+        entries.popleft()
         goes_on = PyObject_Size(entries) > 0
         put(stream, at_owned, goes_on)
         if changes.waiting:
@@ -219,41 +197,40 @@ cdef bint step(object self) except -1:
         return python["Stepper.step"](self)
     engine = get(self, at_stepped)
     ready = get(engine, at_ready)
-    if not PyObject_Size(ready):
-        return False
-    if PyObject_Size(ready) > 1 or get(self, at_thread) != 0:
+    if PyObject_Size(ready) != 1 or not holds(engine, at_drawn, None):
+        if not PyObject_Size(ready) and holds(engine, at_drawn, None):
+            return False
+        return python["Stepper.step"](self)
+    if get(self, at_step_lock).locked():
         return python["Stepper.step"](self)
     with get(self, at_step_lock):
         put(self, at_thread, PyThread_get_thread_ident())
+        take_state()
         try:
-            take_state()
-            try:
-                if PyObject_Size(ready) != 1:
-                    stream = engine.draw(self.draw)
-                else:
-                    while get(self, at_draw_bits)(1):  # as `draw` does
-                        pass
-                    add(engine, at_running, 1)
-                    stream = ready.popleft()
-            finally:
-                give_state()
-            if stream is None:
-                return False
-            add(self, at_steps, 1)
-            goes_on = run_one(stream) if isa(stream, CpuStream) else stream.run_one()
-            take_state()
-            try:
-                add(engine, at_running, -1)
-                goes_on = goes_on and not schedule(stream, engine)
-                if changes.waiting:
-                    changes.notify_all()
-            finally:
-                give_state()
-            if goes_on:
-                engine.run_here(stream)
-            return True
+            if PyObject_Size(ready) != 1:
+                stream = engine.draw(self.draw)
+            else:
+                while get(self, at_draw_bits)(1):  # as `draw` does
+                    pass
+                put(engine, at_drawn, ready[0])
+                stream = ready.popleft()
         finally:
-            put(self, at_thread, zero)
+            give_state()
+        if stream is None:
+            return False
+        add(self, at_steps, 1)
+        goes_on = run_one(stream) if isa(stream, CpuStream) else stream.run_one()
+        take_state()
+        try:
+            goes_on = goes_on and not schedule(stream, engine)
+            put(engine, at_drawn, None)
+            if changes.waiting:
+                changes.notify_all()
+        finally:
+            give_state()
+        if goes_on:  # and no thread can be started
+            engine.run_here(stream)
+        return True
 
 
 def CpuStream_completed(self):
@@ -269,8 +246,4 @@ def CpuStream_completed(self):
 def CpuStream_spin_poll(self):
     if not on or not isa(self, CpuStream):
         return python["CpuStream.spin_poll"](self)
-    take_state()
-    try:
-        return not PyObject_Size(get(self, at_entries)) and holds(self, at_working, False)
-    finally:
-        give_state()
+    return not PyObject_Size(get(self, at_entries))

@@ -1,4 +1,4 @@
-# Locks, and the flag of a thread that enqueues an operation. The interpreter lock guards both.
+# Locks, and the regions in which a thread enqueues an operation. The interpreter lock guards both.
 
 cdef class Lock:
     """A reentrant lock, as `threading.RLock`. The interpreter lock guards its fields, so that a
@@ -61,14 +61,43 @@ cdef class Lock:
         self.give()
 
 
-cdef class Busy:
-    """The flag of each thread that `reentrancy` sets while the thread enqueues an operation."""
+cdef class Region:
+    """A `with` block in which its thread is enqueuing an operation, or in which it may run others.
+    A region that ^C has kept from being left ends with its last reference.
+    """
+    cdef int value, before
+    cdef unsigned long thread  # 0: not open
+
+    def __cinit__(self, int value):
+        self.value = value
+
+    def __enter__(self):
+        global na_busy
+        self.before, self.thread, na_busy = na_busy, PyThread_get_thread_ident(), self.value
+
+    def __exit__(self, *exc):
+        self.close()
+
+    cdef int close(self) noexcept:
+        global na_busy
+        if self.thread == PyThread_get_thread_ident():
+            na_busy = self.before
+        self.thread = 0
+        return 0
+
+    def __dealloc__(self):
+        self.close()
+
+
+cdef class Regions:
+    """`reentrancy._Thread`: what each thread is enqueuing."""
 
     @property
     def busy(self):
         return bool(na_busy)
 
-    @busy.setter
-    def busy(self, value):
-        global na_busy
-        na_busy = bool(value)
+    def busy_region(self):
+        return Region(1)
+
+    def free_region(self):
+        return Region(0)

@@ -63,9 +63,9 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "CudaMemory": ("address", "lent", "nbytes"),
     "PinnedPool": ("_sizes",),
     "_Size": ("is_small", "nbytes", "spare"),
-    "CpuStream": ("_owned", "_popped", "_pushed", "_queue", "_word", "_working", "engine"),
+    "CpuStream": ("_owned", "_pushed", "_queue", "_word", "engine"),
     "CpuQueue": ("_stream", "error"),
-    "Engine": ("_ready", "_running", "checks", "stepper", "stopping"),
+    "Engine": ("_ready", "checks", "drawn", "stepper", "stopping"),
     "Stepper": ("_draw_bits", "_engine", "_lock", "_thread", "steps"),
     "ShortLaunch": ("_entry_point", "_extents", "_kernel", "_nbytes", "is_plain"),
     "Work": ("prepared",),
@@ -133,9 +133,9 @@ cdef enum:
     at_address, at_lent, at_memory_nbytes
     at_sizes
     at_is_small, at_size_nbytes, at_spare_blocks
-    at_owned, at_popped, at_pushed, at_entries, at_word, at_working, at_engine
+    at_owned, at_pushed, at_entries, at_word, at_engine
     at_queue_stream, at_queue_error
-    at_ready, at_running, at_checks, at_stepper, at_stopping
+    at_ready, at_checks, at_drawn, at_stepper, at_stopping
     at_draw_bits, at_stepped, at_step_lock, at_thread, at_steps
     at_entry_point, at_launch_extents, at_kernel, at_block_nbytes, at_is_plain_launch
     at_prepared

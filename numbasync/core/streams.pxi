@@ -159,8 +159,11 @@ cdef int retire(object stream, int64_t passed) except -1:
             pop_left(in_flight)
         else:
             put(stream, at_has_dependencies, False)
+            put(stream, at_stream_nbytes, zero)
             busy = get(get(stream, at_owner), at_busy)
-            if PyDict_Size(get(stream, at_suspended)) or type(busy) is not dict:
+            if PyDict_Size(get(stream, at_suspended)) or type(busy) is not dict or (
+                PyObject_Size(get(stream, at_abandoned))
+            ):
                 stream._forget_if_idle()
             else:
                 (<dict>busy).pop(stream, None)  # no other thread runs in between

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -23,6 +22,7 @@ from numbasync.device.event import Event, EventPool
 from numbasync.device.limit_scope import InFlight as InFlight
 from numbasync.device.limit_scope import Limit, limits_here
 from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin
+from numbasync.device.scoped import scoped
 from numbasync.device.staging_ring import Ring
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream, take_idle
@@ -74,9 +74,10 @@ class Device(Public):
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
-        # For `na.limit`: the device-wide one, how many have open blocks, whether there is any.
+        # For `na.limit`: the device-wide limit, the limits with open blocks, and whether there is
+        # any limit at all, which the fast paths check.
         self.limit_of_all: Any = None
-        self.open_limits = 0
+        self.open_bounds: dict[Any, None] = {}
         self.is_limited = False
         self.lost: DeviceLostError | None = None
         self._lost_trace: TracebackType | None = None
@@ -208,9 +209,17 @@ class Device(Public):
         here = limits_here.get()
         return tuple(dict.fromkeys(b for b in here if b.device is self and b.blocks))
 
+    @property
+    def open_limits(self) -> int:
+        """The number of limits that have open `with` blocks, on any thread."""
+        return len(self.open_bounds)
+
     def note_limits(self) -> None:
         """Update `is_limited` after a limit began or ended."""
-        self.is_limited = self.limit is not None or self.open_limits > 0
+        of_all = self.limit_of_all
+        self.is_limited = bool(self.open_bounds) or (
+            of_all is not None and of_all.most != Limit(None, None)
+        )
 
     @property
     def in_flight(self) -> InFlight:
@@ -379,8 +388,7 @@ def _checked(device: Any, what: str) -> Device:
     )
 
 
-@contextmanager
-def use_device(device: Device | str) -> Iterator[Device]:
+def use_device(device: Device | str) -> AbstractContextManager[Device]:
     """Make `device` the default inside the block, for this task or thread only.
 
     Args:
@@ -392,9 +400,4 @@ def use_device(device: Device | str) -> Iterator[Device]:
     """
     if isinstance(device, str):
         device = _device_for(backends.named(device))
-    _checked(device, "use_device")
-    token = _current.set(device)
-    try:
-        yield device
-    finally:
-        _current.reset(token)
+    return scoped(_current, _checked(device, "use_device"))

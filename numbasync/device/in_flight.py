@@ -89,18 +89,19 @@ class Progress:
             and submission.after is None and not submission.nbytes
         )  # fmt: skip
         with self._lock:
+            # ^C may come between any two of these: a number may be left out, and the device knows
+            # of the stream before the submission is in flight.
             self._sequence = number = self._sequence + 1
             submission.sequence = number
-            in_flight.append(submission)
             if submission.dependencies is not None:  # others may be retired since `depends_on`
                 self.has_dependencies = True
-            if len(in_flight) == 1:
-                self._owner.busy[self] = None
+            self._owner.busy[self] = None
+            in_flight.append(submission)
             self.nbytes += submission.nbytes
             if signal:
+                self.backend.write(number)
                 self._signalled = number
                 submission.signalled = True
-                self.backend.write(number)
         # Bounds the queue of a stream without awaiters. Rarely, because awaiting, synchronising
         # and allocating poll the stream as well.
         if not len(in_flight) % LOOK_EVERY or number - self._signalled >= MAX_UNSIGNALLED:
@@ -115,10 +116,11 @@ class Progress:
         """Enqueue a signal, unless `sequence` or a later number has one already."""
         if self._signalled < sequence:
             with self._lock:
+                number = self._sequence
+                self.backend.write(number)
                 if self._in_flight:
                     self._in_flight[-1].signalled = True
-                self._signalled = self._sequence
-                self.backend.write(self._sequence)
+                self._signalled = number
 
     def suspend(self, submission: Submission) -> None:
         """Hold a half-enqueued submission, which keeps the objects that the device uses, until
@@ -136,9 +138,9 @@ class Progress:
         """Let the device forget this stream, if nothing is in flight. Another thread that submits
         at the same time adds its submission first, and then the stream.
         """
-        if not self._suspended and not self._in_flight:
+        if not self._suspended and not self._in_flight and not self._abandoned:
             self._owner.busy.pop(self, None)
-            if self._suspended or self._in_flight:
+            if self._suspended or self._in_flight or self._abandoned:
                 self._owner.busy[self] = None
 
     def abandon(self, submission: Submission) -> None:
@@ -147,6 +149,11 @@ class Progress:
         Finalisers call this method and may run inside any lock, so the method takes no lock.
         """
         self._abandoned.append(submission)
+        self._owner.busy[self] = None
+
+    def has(self, submission: Submission) -> bool:
+        """Whether the submission was committed: it is in flight, or done."""
+        return submission.done or submission in self._in_flight
 
     # --- faults ---
 
@@ -243,14 +250,18 @@ class Progress:
                 in_flight.popleft()
             if not in_flight:
                 self.has_dependencies = False
+                self.nbytes = 0  # whatever ^C has kept from being counted
                 self._forget_if_idle()
 
     def _commit_abandoned(self) -> None:
         with self._lock:
             while self._abandoned:
-                submission = self._abandoned.popleft()
-                self.commit(submission)
-                self.resume(submission)
+                submission = self._abandoned[0]
+                if not self.has(submission):
+                    self.commit(submission)
+                self._suspended.pop(submission, None)
+                self._abandoned.popleft()  # last: after ^C the next call goes on
+            self._forget_if_idle()
 
     def _retire_dependencies(self, passed: int) -> None:
         """Retire the dependencies of these submissions on other streams, so that their errors are

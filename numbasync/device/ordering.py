@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Literal
 
+from numbasync.device.scoped import scoped
 from numbasync.errors import CallerError
 
 Ordering = Literal["auto", "strict"]
@@ -30,15 +30,10 @@ def set_ordering(mode: Ordering) -> None:
     _ordering_default = mode
 
 
-@contextmanager
-def ordering(mode: Ordering) -> Iterator[None]:
+def ordering(mode: Ordering) -> AbstractContextManager[object]:
     """`set_ordering` for the operations that the `with` block submits."""
     _check_ordering(mode)
-    token = _ordering.set(mode)
-    try:
-        yield
-    finally:
-        _ordering.reset(token)
+    return scoped(_ordering, mode)
 
 
 def is_strict() -> bool:

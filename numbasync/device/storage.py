@@ -32,8 +32,7 @@ class MemoryPool(Public):
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "_lock", "_out", "_pool", "device", "fast_path_device",
-        "max_bytes",
+        "__dict__", "__weakref__", "_lock", "_pool", "device", "fast_path_device", "max_bytes",
     )  # fmt: skip
 
     def __init__(self, device: protocols.Device, max_bytes: int | None = None) -> None:
@@ -44,11 +43,9 @@ class MemoryPool(Public):
         self.device = self.fast_path_device = device
         self.max_bytes = max_bytes
         self._pool = device.new_pool()
-        self._out = 0  # allocated bytes; counted only with `max_bytes`
         # Reentrant: a collection inside `allocate` may run finalisers that call `release`.
         self._lock = threading.RLock()
-        if max_bytes is None:  # nothing to count here: skip this class's `release`
-            self.release = self._pool.free  # type: ignore[method-assign]
+        self.release = self._pool.free  # type: ignore[method-assign]  # one call less
 
     def allocate(self, nbytes: int, stream: protocols.Stream) -> Storage:
         """Uninitialised storage of `nbytes` bytes for later work of `stream`.
@@ -57,42 +54,36 @@ class MemoryPool(Public):
             OutOfDeviceMemoryError: `nbytes` do not fit; nothing has changed.
         """
         room = (nbytes + GRANULE - 1) // GRANULE * GRANULE or GRANULE
-        if not self._admit(room):
-            raise OutOfDeviceMemoryError(
-                f"{nbytes:,} bytes do not fit in {self!r}.\n"
-                "Drop tensors that are no longer needed, or make the pool larger."
-            )
-        try:
+        if self.max_bytes is None:
             return Storage(self, self._pool.allocate(room, stream))
-        except BaseException:
-            self._admit(-room)
-            raise
+        with self._lock:
+            if not self._has_room(room):
+                raise OutOfDeviceMemoryError(
+                    f"{nbytes:,} bytes do not fit in {self!r}.\n"
+                    "Drop tensors that are no longer needed, or make the pool larger."
+                )
+            return Storage(self, self._pool.allocate(room, stream))
 
     def reuse(self, nbytes: int) -> Storage | None:
         """Uninitialised storage for work on any stream, if the pool has a free block of that size;
         else None.
         """
         room = (nbytes + GRANULE - 1) // GRANULE * GRANULE or GRANULE
-        if self.max_bytes is not None and not self._admit(room):
-            return None
-        memory = self._pool.reuse(room)
-        if memory is not None:
-            return Storage(self, memory)
-        self._admit(-room)
-        return None
-
-    def _admit(self, room: int) -> bool:
-        """Count `room` bytes as allocated, if `max_bytes` permits; whether it does."""
-        if self.max_bytes is not None:
+        if self.max_bytes is None:
+            memory = self._pool.reuse(room)
+        else:
             with self._lock:
-                if self._out + room > self.max_bytes:
-                    return False
-                self._out += room
-        return True
+                memory = self._pool.reuse(room) if self._has_room(room) else None
+        return None if memory is None else Storage(self, memory)
+
+    def _has_room(self, room: int) -> bool:
+        """Whether `max_bytes` permits `room` bytes more. The caller holds the lock until they are
+        allocated: the backend's pool counts them, and nobody else does.
+        """
+        return self.max_bytes is None or self._pool.used + room <= self.max_bytes
 
     def release(self, memory: protocols.Memory) -> None:
         """Free memory of `allocate` or `reuse`; called by the storage's finaliser."""
-        self._admit(-memory.nbytes)
         self._pool.free(memory)
 
     def stats(self) -> MemoryStats:

@@ -100,10 +100,10 @@ class Submission:
             self.dependencies = None
         if self.after is not None:
             try:
-                if error is None:
-                    for call in self.after:
-                        call()
-            except BaseException as exception:
+                while error is None and self.after:
+                    self.after[0]()
+                    del self.after[0]
+            except Exception as exception:  # ^C: not retired, and the next to look goes on
                 error = exception
             self.after = None
         if error is not None:

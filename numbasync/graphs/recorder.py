@@ -349,6 +349,6 @@ def recorded_of(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recor
     exclusive.check()
     submission_queue.drain()
     recorder, site = Recorder(stream, allocates), call_site(2)
-    with exclusive:
+    with exclusive.region():
         value = prepared(recorder.record(op, Branch(), site))
     return recorder.finish(), value

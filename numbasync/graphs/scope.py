@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -112,6 +113,7 @@ class Scope(ScopeBranch):
         self._make = make
         self._recorder: Recorder | None = None
         self._thread = 0
+        self._region: AbstractContextManager[Any] | None = None
         self._graph: CudaGraph[None] | None = None
 
     @property
@@ -147,17 +149,27 @@ class Scope(ScopeBranch):
         submission_queue.drain()
         self._stream.check()
         recorder = Recorder(self._stream, allocates=False)
-        exclusive.__enter__()
-        self._thread = threading.get_ident()
-        self._recorder = recorder
+        try:
+            self._region = exclusive.region()
+            self._region.__enter__()
+            self._thread = threading.get_ident()
+            self._recorder = recorder
+        except BaseException:  # ^C: the block does not begin
+            self._leave()
+            raise
         return self
+
+    def _leave(self) -> Recorder | None:
+        """Let the thread run operations again; the recorder, if there was one."""
+        recorder, self._recorder = self._recorder, None
+        self._region = None  # which ends with its last reference, wherever ^C came
+        return recorder
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        recorder, self._recorder = self._recorder, None
-        exclusive.__exit__()
+        recorder = self._leave()
         if recorder is None:
             return
         if kind is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import operator
+import sys
 import threading
 import time
 import weakref
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync.device import reactor
 from numbasync.device.device import Device, chosen_device
-from numbasync.device.limit_scope import InFlight, Limit, limits_here
+from numbasync.device.limit_scope import InFlight, Limit, begins_block, limits_here
 from numbasync.errors import CallerError
 
 if TYPE_CHECKING:
@@ -94,35 +95,58 @@ class Setting:
     only.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, is_block: bool) -> None:
         self._bounds = bounds
+        self._before: Bounds | None = None
+        if is_block or (bounds.most == UNBOUNDED and bounds.priority is not None):
+            bounds.is_device_wide = False  # a priority alone has no device-wide meaning
+            return
         with _lock:
-            device = bounds.device
-            self._before: Bounds | None = None
-            if bounds.most != UNBOUNDED or bounds.priority is None:
-                self._before, device.limit_of_all = device.limit_of_all, bounds
-                device.note_limits()
-            else:  # a priority alone has no device-wide meaning
-                bounds.is_device_wide = False
-            _settings.add(self)
+            try:
+                self._before = bounds.device.limit_of_all
+                _settings.add(self)
+                bounds.device.limit_of_all = bounds
+                bounds.device.note_limits()
+            except BaseException:  # ^C: it is not set
+                self._lift()
+                raise
+
+    def _lift(self) -> None:
+        """Undo the device-wide limit; another thread may have replaced it meanwhile. The caller
+        holds `_lock`.
+        """
+        bounds = self._bounds
+        if bounds.device.limit_of_all is bounds:
+            bounds.device.limit_of_all = self._before
+        for other in _settings:
+            if other._before is bounds:
+                other._before = self._before
+        bounds.is_device_wide = False
+        self._before = None
+        bounds.device.note_limits()
+
+    def _set_blocks(self, blocks: int) -> None:
+        """Note how many blocks are open; again has no effect. The caller holds `_lock`."""
+        bounds = self._bounds
+        bounds.blocks = blocks
+        if blocks:
+            bounds.device.open_bounds[bounds] = None
+        else:
+            bounds.device.open_bounds.pop(bounds, None)
+        bounds.device.note_limits()
 
     def __enter__(self) -> Limit:
         bounds = self._bounds
-        device = bounds.device
         with _lock:
-            if bounds.is_device_wide:
-                bounds.is_device_wide = False
-                # Undo the device-wide limit; another thread may have replaced it meanwhile.
-                if device.limit_of_all is bounds:
-                    device.limit_of_all = self._before
-                for other in _settings:
-                    if other._before is bounds:
-                        other._before = self._before
-                self._before = None
-            bounds.blocks += 1
-            device.open_limits += bounds.blocks == 1
-            device.note_limits()
-        limits_here.set((*limits_here.get(), bounds))
+            before = bounds.blocks
+            try:
+                if bounds.is_device_wide:
+                    self._lift()
+                self._set_blocks(before + 1)
+                limits_here.set((*(b for b in limits_here.get() if b.blocks), bounds))
+            except BaseException:  # ^C: the block does not begin
+                self._set_blocks(before)
+                raise
         return bounds.most
 
     def __exit__(
@@ -132,15 +156,24 @@ class Setting:
         trace: TracebackType | None,
     ) -> None:
         bounds = self._bounds
-        held = list(limits_here.get())
-        if bounds in held:  # else another context leaves the block, such as a finaliser
-            held.reverse()
-            held.remove(bounds)
-            limits_here.set(tuple(reversed(held)))
         with _lock:
-            bounds.blocks -= 1
-            bounds.device.open_limits -= bounds.blocks == 0
-            bounds.device.note_limits()
+            blocks = bounds.blocks - 1
+            try:
+                self._set_blocks(blocks)
+                held = list(limits_here.get())
+                if bounds in held:  # else another context leaves the block, such as a finaliser
+                    held.reverse()
+                    held.remove(bounds)
+                    limits_here.set(tuple(reversed(held)))
+            finally:  # also where ^C came
+                self._set_blocks(blocks)
+
+    def __del__(self) -> None:
+        # Without a block that could leave it: ^C came between the setting and its block.
+        bounds = getattr(self, "_bounds", None)
+        if bounds is not None and bounds in bounds.device.open_bounds:
+            with _lock:
+                self._set_blocks(0)
 
     def __repr__(self) -> str:
         return f"<limit of {self._bounds.device.label}: {self._bounds.most}>"
@@ -187,9 +220,10 @@ def limit(
         CallerError: a bound is less than 1 or no whole number, `priority` is no whole number, or
             `device` is no device.
     """
+    is_block = begins_block(sys._getframe(1))
     device = chosen_device(device, "limit")
     most = Limit(_bound("ops", ops), _bound("bytes", bytes))
-    return Setting(Bounds(device, most, _whole(priority)))
+    return Setting(Bounds(device, most, _whole(priority)), is_block)
 
 
 def _whole(priority: Any) -> int | None:

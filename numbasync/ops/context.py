@@ -331,13 +331,13 @@ class Context(Public):
         Args:
             signal: whether to add a completion signal for an awaiter; see `Stream.commit`.
         """
-        self._closed = True
-        if self._suspended:
-            self.stream.resume(self.submission)
         if self._used:
             self.stream.commit(self.submission, signal)
         else:
             self.submission.retire(None)
+        if self._suspended:
+            self.stream.resume(self.submission)
+        self._closed = True
         return self.submission
 
     def suspend(self) -> None:
@@ -348,12 +348,12 @@ class Context(Public):
 
     def withdraw(self) -> None:
         """End an unfinished submission: enqueued work runs, and its objects are kept until then."""
-        self._closed = True
         if self._used:
             self.stream.abandon(self.submission)
         else:
             self.stream.resume(self.submission)
             self.submission.retire(None)
+        self._closed = True
 
     def stop_reading(self) -> None:
         """Stop reading the caller's host memory; a shared copy is completed first."""
@@ -395,6 +395,7 @@ class Context(Public):
         return ctx is not None
 
     def __del__(self) -> None:
-        # The operation was dropped half-way, with its event loop: the device may be running it.
-        if getattr(self, "_suspended", False) and not self._closed:
+        # The operation was dropped half-way, with its event loop or by ^C: the device may be running
+        # it.
+        if not self._closed and (self._used or self._suspended) and not self.records:
             self.withdraw()

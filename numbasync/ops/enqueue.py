@@ -67,7 +67,7 @@ def note_failed_enqueue(error: BaseException, submission: Submission, stream: St
     Raises:
         DeviceLostError: `error` is a fault of earlier work, which the device's own error names.
     """
-    if submission.keep_alive and not submission.sequence:
+    if submission.keep_alive and not stream.has(submission):
         stream.commit(submission, signal=False)
     if isinstance(error, DeviceLostError):
         device = stream.device

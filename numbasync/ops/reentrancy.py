@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 from numbasync.errors import ReentrancyError
@@ -17,10 +18,40 @@ LOOK_AGAIN = 0.1  # seconds; waits end early, because the task waited for may be
 
 
 class _Thread(threading.local):
-    busy = False
+    """What a thread is enqueuing, as the core's `Regions`: the latest region, weakly, since what
+    ^C has kept from being left ends with the frames that held it.
+    """
+
+    _latest: Callable[[], Any] = staticmethod(threading.Lock)  # a lock that is free
+
+    @property
+    def busy(self) -> bool:
+        """Whether the thread is in a region in which it must run no other operation."""
+        latest = self._latest()
+        return latest is not None and latest.locked()
+
+    def busy_region(self) -> AbstractContextManager[Any]:
+        """A region in which the thread is busy. Its `with` is a lock's: between the lock and the
+        block, and between the block and the lock's release, CPython looks for no signal.
+        """
+        if self.busy:
+            return nullcontext()
+        region = threading.Lock()
+        self._latest = weakref.ref(region)
+        return region
+
+    @contextmanager
+    def free_region(self) -> Iterator[None]:
+        """A region in which the thread is not busy, though it may be around it."""
+        before = self._latest
+        try:
+            self._latest = threading.Lock
+            yield
+        finally:  # if it came late, `before` is over, and says so itself
+            self._latest = before
 
 
-_thread: Any = _Thread() if core is None else core.Busy()
+_thread: Any = _Thread() if core is None else core.Regions()
 
 
 class _Exclusive:
@@ -38,36 +69,31 @@ class _Exclusive:
                 "s.record(op)."
             )
 
-    def __enter__(self) -> None:
-        if _thread.busy:
-            self.check()
-        _thread.busy = True
+    def region(self) -> AbstractContextManager[Any]:
+        """A `with` block that enqueues an operation.
 
-    def __exit__(self, *exc: object) -> None:
-        _thread.busy = False
+        Raises:
+            ReentrancyError: this thread is enqueuing an operation.
+        """
+        self.check()
+        region: AbstractContextManager[Any] = _thread.busy_region()
+        return region
 
     def run(self, closure: Callable[[T], U], value: T) -> U:
         """`closure(value)`, in which this thread may run no operation; if it is enqueuing one
         already, it goes on with that.
         """
-        busy, _thread.busy = _thread.busy, True
-        try:
+        with _thread.busy_region():
             return closure(value)
-        finally:
-            _thread.busy = busy
 
 
 exclusive = _Exclusive()
 
 
-@contextmanager
-def unlocked() -> Iterator[None]:
+def unlocked() -> AbstractContextManager[Any]:
     """Allow a closure to run operations. The caller is responsible for their order."""
-    busy, _thread.busy = _thread.busy, False
-    try:
-        yield
-    finally:
-        _thread.busy = busy
+    region: AbstractContextManager[Any] = _thread.free_region()
+    return region
 
 
 class OneShotEvent:

@@ -147,7 +147,7 @@ def enqueued_by_steps(
     op: Operation[T], stream: Stream, pool: MemoryPool | None, site: CallSite | None
 ) -> tuple[Submission, T]:
     """`enqueued` of an operation that is consumed, and has no fast path."""
-    with exclusive:
+    with exclusive.region():
         ctx = context_for(op, stream, pool, site)
         ctx.submission.detached = True
         return ctx.submission, _run(op, ctx)
@@ -186,7 +186,7 @@ def _sync(op: Operation[T], stream: Stream) -> T:
 @compiled
 def synchronised_by_steps(op: Operation[T], stream: Stream, site: CallSite | None) -> T:
     """`sync_on` of an operation that is consumed, and has no fast path."""
-    with exclusive:
+    with exclusive.region():
         ctx = context_for(op, stream, None, site)
         try:
             value = _run(op, ctx)

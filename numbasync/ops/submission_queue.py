@@ -88,7 +88,8 @@ class SubmissionQueue:
         self._thread = threading.current_thread()
         self._task: asyncio.Task[None] | None = None
         self._changed: asyncio.Future[None] | None = None  # set to make the task check again
-        self._submitter = 0  # the thread running an entry; the entry's closures may re-enter
+        # Held by the thread running an entry; the entry's closures may re-enter.
+        self._submitter = threading.RLock()
         self._keep_alive: list[object] = []
         _lines[id(self)] = self
 
@@ -145,7 +146,8 @@ class SubmissionQueue:
     @property
     def submits_here(self) -> bool:
         """Whether the caller is a closure of the entry that is being submitted."""
-        return self._submitter == threading.get_ident()
+        here: bool = self._submitter._is_owned()  # type: ignore[attr-defined]
+        return here
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -193,20 +195,17 @@ class SubmissionQueue:
             raise stop
 
     def _submit(self, call: Callable[[], T]) -> T:
-        self._submitter = threading.get_ident()
-        try:
+        with self._submitter:
             return call()
-        finally:
-            self._submitter = 0
 
     def _leave(self, waiting: Waiting) -> None:
         self._jobs.pop(waiting, None)
         if waiting in self._waiting:
             key = self._waiting.pop(waiting)
-            lane = self._lanes[key]
-            del lane[waiting]
+            lane = self._lanes.get(key, {})  # without it, if ^C came while it was added
+            lane.pop(waiting, None)
             if not lane:
-                del self._lanes[key]
+                self._lanes.pop(key, None)
         waiting.behind = None
         if not self._waiting:
             self._keep_alive.clear()

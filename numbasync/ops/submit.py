@@ -88,13 +88,25 @@ class Submitting(Generic[T]):
             awaited: the caller does nothing else until the work is done, or calls `detach`.
             site: the program's line, for messages; None: the line that runs now.
         """
-        with starting:
-            if self._state is not State.IDLE:
-                return
-            self._state = State.STARTING
-            self._entered = True
-            self._starter = threading.get_ident()
-        self._site = call_site(2) if site is None else site
+        begins = False
+        try:
+            with starting:
+                if self._state is not State.IDLE:
+                    return
+                begins, self._starter = True, threading.get_ident()
+                self._state = State.STARTING
+            self._site = call_site(2) if site is None else site
+            self._begin_here(awaited)
+        except BaseException as stop:
+            if begins and self._state is State.STARTING:  # nobody goes on with it
+                queue = self._queue
+                self._stop(stop)
+                if queue is not None:
+                    queue.withdraw(self)
+            raise
+
+    def _begin_here(self, awaited: bool) -> None:
+        self._entered = True
         self._awaited = awaited
         self._spawned = not awaited
         if self.stream.device.is_limited:
@@ -136,9 +148,10 @@ class Submitting(Generic[T]):
 
     def enqueue_until_prerequisite(self) -> Prerequisite | None:
         """Enqueue up to the next prerequisite and return it; None if nothing is left."""
-        if self._need is None and self._op is not None and self._enter():
+        if self._need is None and self._op is not None:
             try:
-                self._begin()
+                if self._enter():
+                    self._begin()
             finally:
                 self._entered = False
         return self._need
@@ -176,8 +189,7 @@ class Submitting(Generic[T]):
             self._fail(error)
             return True
         except BaseException as stop:  # as in `_enqueue`
-            self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
-            self._seen = True
+            self._stop(stop)
             raise
         self._value = op.result()
         self._submission = submission
@@ -186,9 +198,10 @@ class Submitting(Generic[T]):
 
     def resume(self, need: Prerequisite, error: BaseException | None) -> None:
         """Resume after the prerequisite `need`: enqueue up to the next prerequisite."""
-        if self._need is need and self._enter():  # else another thread has drained the queue
+        if self._need is need:  # else another thread has drained the queue
             try:
-                self._step(error)
+                if self._enter():
+                    self._step(error)
             finally:
                 self._entered = False
 
@@ -221,7 +234,7 @@ class Submitting(Generic[T]):
         if steps is None or ctx is None:
             return
         try:
-            with exclusive:
+            with exclusive.region():
                 try:
                     self._need = next(steps) if error is None else steps.throw(error)
                     ctx.suspend()
@@ -238,8 +251,7 @@ class Submitting(Generic[T]):
             self._fail(named(failed, ctx))
         except BaseException as stop:
             # The exception stops the running caller; awaiters get the StateError instead.
-            self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
-            self._seen = True
+            self._stop(stop)
             raise
         finally:
             # The error's traceback holds this frame. The frame must not hold `self`: the cycle
@@ -257,6 +269,11 @@ class Submitting(Generic[T]):
         self._error = error.with_traceback(None if trace is None else trace.tb_next)
         self._trace = error.__traceback__
         self._end(State.FAILED)
+
+    def _stop(self, stop: BaseException) -> None:
+        """Fail, for awaiters, since `stop` ends the caller that was submitting the operation."""
+        self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
+        self._seen = True
 
     def _end(self, state: State) -> None:
         with starting:

@@ -75,12 +75,12 @@ def test_a_pool_with_a_limit_counts_what_it_gets_back(on: bool) -> None:
     blocks = pool_with(memory, 2)
     pool: Any = object.__new__(MemoryPool)
     pool.device = pool.fast_path_device = None
-    pool._pool, pool._lock, pool._out, pool.max_bytes = blocks, native.new_lock(), 0, 256
+    pool._pool, pool._lock, pool.max_bytes = blocks, native.new_lock(), 256
     for _ in range(2):
         storage = pool.reuse(100)
-        assert (pool._out, blocks._used, pool.reuse(100)) == (256, 256, None)
+        assert (pool._pool.used, blocks._used, pool.reuse(100)) == (256, 256, None)
         del storage
-        assert (pool._out, blocks._used) == (0, 0)
+        assert (pool._pool.used, blocks._used) == (0, 0)
 
 
 def _note_return(returned: list[int], block: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +37,7 @@ class CpuHost:
 class CpuMemory(CpuHost):
     """One allocation of the device."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def __init__(self, nbytes: int) -> None:
         buffer: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -65,6 +67,18 @@ class CpuForeign:
         """No effect: the work of a host library is done when its call returns."""
 
 
+class _Counted(weakref.ref[CpuMemory]):
+    """An allocation that is counted, until its memory ends: no code has to run for that, which ^C
+    could keep from running.
+    """
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, memory: CpuMemory, ended: Callable[[_Counted], None]) -> None:
+        super().__init__(memory, ended)
+        self.nbytes = memory.nbytes
+
+
 class CpuPool:
     """Counts allocated bytes and refuses allocations beyond `max_bytes`."""
 
@@ -72,7 +86,10 @@ class CpuPool:
         self._device = device
         self._max = max_bytes
         self._poisons = poisons
-        self._used = 0
+        self._counted: set[_Counted] = set()
+        self._ended: deque[_Counted] = deque()  # counted, and ended since
+        self._used = 0  # the sum over `_counted`, if `_is_exact`
+        self._is_exact = True  # False: ^C has left `_counted` and its sum behind one another
         self._high = 0
         # Reentrant, because a collection that starts inside `allocate` may run finalisers
         # which call `free` on the same thread.
@@ -80,7 +97,7 @@ class CpuPool:
 
     def allocate(self, nbytes: int, stream: object) -> CpuMemory:
         with self._lock:
-            if self._used + nbytes > self._max:
+            if self.used + nbytes > self._max:
                 raise OutOfDeviceMemoryError(
                     f"{nbytes:,} bytes do not fit on {self._device}: "
                     f"{self._used:,} of {self._max:,} are in use."
@@ -92,7 +109,10 @@ class CpuPool:
                     f"the system has no {nbytes:,} bytes left for {self._device}, "
                     f"which holds {self._used:,}."
                 ) from error
+            self._is_exact = False
+            self._counted.add(_Counted(memory, self._ended.append))
             self._used += nbytes
+            self._is_exact = True
             self._high = max(self._high, self._used)
         counters.allocations += 1
         if self._poisons():
@@ -106,22 +126,31 @@ class CpuPool:
             return None  # `allocate`, which the caller tries next, reports the sizes
 
     def free(self, memory: CpuMemory) -> None:
-        if self._poisons():
+        if self._poisons():  # its end, which is its storage's, uncounts it
             memory.bytes.fill(POISON)
-        with self._lock:
-            self._used -= memory.nbytes
 
     @property
     def used(self) -> int:
-        return self._used
+        with self._lock:
+            if self._ended or not self._is_exact:
+                is_exact, self._is_exact = self._is_exact, False
+                while self._ended:
+                    self._counted.discard(self._ended[0])
+                    self._used -= self._ended[0].nbytes
+                    self._ended.popleft()
+                if not is_exact:
+                    self._used = sum(memory.nbytes for memory in list(self._counted))
+                self._is_exact = True
+            return self._used
 
     def stats(self) -> MemoryStats:
         with self._lock:
-            return MemoryStats(self._used, self._high, self._used, self._high)
+            used = self.used
+            return MemoryStats(used, self._high, used, self._high)
 
     def reset_high(self) -> None:
         with self._lock:
-            self._high = self._used
+            self._high = self.used
 
     def trim(self) -> None:
         """No effect: freed memory returns to the allocator immediately."""

@@ -50,19 +50,31 @@ class Stepper:
     @compiled
     def step(self) -> bool:
         """Run one entry of a stream that can advance. Returns whether there was one."""
-        if not self._engine.has_ready or self._thread == threading.get_ident():
+        is_at_work = self._lock.locked()
+        if is_at_work and self._thread == threading.get_ident():
             return False  # a running entry may poll as well
+        if not self._engine.has_ready and (is_at_work or self._engine.drawn is None):
+            return False
         with self._lock:
-            self._thread = threading.get_ident()
-            try:
-                stream = self._engine.draw(self.draw)
-                if stream is None:
-                    return False
-                self.steps += 1
-                self._engine.put_back(stream, stream.run_one())
-                return True
-            finally:
-                self._thread = 0
+            self._thread = threading.get_ident()  # counts only while the lock is held
+            self._engine.put_back()  # of a step that ^C has ended
+            stream = self._engine.draw(self.draw)
+            if stream is None:
+                return False
+            self.steps += 1
+            stream.run_one()
+            self._engine.put_back()
+            return True
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a thread is inside a step."""
+        return self._lock.locked()
+
+    def put_back(self) -> None:
+        """Let the stream go on that a step had taken which ^C has ended."""
+        with self._lock:
+            self._engine.put_back()
 
 
 @contextmanager
@@ -75,8 +87,11 @@ def stepping(engine: Engine, seed: int) -> Iterator[Stepper]:
     if engine.stepper is not None:
         raise StateError("the device is seeded already; one seed at a time.")
     stepper = Stepper(engine, seed)
-    engine.be_stepped(stepper)
     try:
+        engine.be_stepped(stepper)
         yield stepper
     finally:
-        engine.be_stepped(None)
+        try:
+            stepper.put_back()
+        finally:
+            engine.be_stepped(None)

@@ -34,7 +34,11 @@ class CpuEvent:
 
     def __init__(self) -> None:
         self.reached = Blocker(is_open=True)
-        self.time_ns: int | None = None
+
+    @property
+    def time_ns(self) -> int | None:
+        """When the recorded point was passed; None: it was not."""
+        return self.reached.time_ns
 
     def query(self) -> bool:
         return self.reached.open
@@ -57,6 +61,12 @@ class CpuEvent:
                 "Await both, or call synchronize() on the later one, first."
             )
         return (later.time_ns - self.time_ns) / 1e6
+
+
+STOPPED = (
+    "this work ran on a thread that ^C, or another exception, has stopped half-way; what it writes "
+    "is not complete."
+)
 
 
 @known
@@ -103,23 +113,38 @@ class CpuQueue:
         return self.error
 
     def _push(self, work: Callable[[], None], is_short: bool) -> None:
+        has_begun = False
+        stopped: BaseException | None = None
+
         def run() -> None:
-            if self.error is None:
-                try:
-                    work()
-                except BaseException as error:
-                    self.error = error
+            nonlocal has_begun, stopped
+            if has_begun:  # what ran it was stopped, and it does not run again
+                self.error = self.error or stopped or StateError(STOPPED)
+            if self.error is not None:
+                return
+            has_begun = True
+            try:
+                work()
+            except Exception as error:
+                self.error = error
+            except BaseException as stop:  # ^C is the running thread's
+                stopped = stop
+                raise
 
         self._stream.push(run, is_short)
 
 
 @known
 class CpuStream:
-    """One stream: a queue of entries, each work (a callable), a sequence number, or a blocker."""
+    """One stream: a queue of entries, each work (a callable), a sequence number, or a blocker.
+
+    An entry stays in the queue until it is done, and a thread that runs an entry at once holds
+    `state` meanwhile, so there is no mark of ownership that ^C could keep from being taken back.
+    """
 
     __slots__ = (
-        "__dict__", "__weakref__", "_doorbells", "_owned", "_popped", "_pushed", "_queue", "_word",
-        "_working", "device", "engine",
+        "__dict__", "__weakref__", "_doorbells", "_owned", "_pushed", "_queue", "_word", "device",
+        "engine",
     )  # fmt: skip
     native = records = None
     handle_number = 0
@@ -127,11 +152,9 @@ class CpuStream:
     def __init__(self, device: Numbered, engine: Engine) -> None:
         self.device = device
         self.engine = engine
-        self._queue: deque[Callable[[], None] | int | Blocker] = deque()
+        self._queue: deque[Callable[[], None] | int | Blocker | None] = deque()
         self._owned = False  # scheduled on the engine, or parked on a blocker
-        self._working = False  # a thread is running an entry
-        self._pushed = 0
-        self._popped = 0
+        self._pushed = 0  # entries that were put into the queue
         self._word = 0
         self._doorbells: list[tuple[int, Waker]] = []
         engine.streams.add(self)
@@ -151,18 +174,21 @@ class CpuStream:
         short = None
         if queue is None and self.engine.checks is None:
             short = tasks.short_launch(work)
-        if short is None or not short.is_plain or not self._enter():
+        if short is None or not short.is_plain:
             queue = queue or self.open()
             queue.launch(work, args)
             return queue
-        counters.launches += 1
-        try:
-            short.run(args)
-        except BaseException as error:  # what has not failed needs no queue to say so
-            queue = self.open()
-            queue.error = error
-        finally:
-            self._leave()
+        with state:
+            if not self._runs_at_once():
+                queue = self.open()
+                queue.launch(work, args)
+                return queue
+            counters.launches += 1
+            try:
+                short.run(args)
+            except Exception as error:  # what has not failed needs no queue to say so
+                queue = self.open()
+                queue.error = error
         return queue
 
     def fill(self, dst: CpuArray, value: np.generic, queue: CpuQueue | None) -> CpuQueue:
@@ -196,61 +222,52 @@ class CpuStream:
         """Enqueue an entry. A short entry on an idle stream runs on the calling thread instead:
         waking a worker, and being woken by it, takes longer.
         """
-        if is_short and self._enter():
-            try:
+        with state:
+            if is_short and self._runs_at_once():
                 self._do(entry)
-            finally:  # the calling thread may be the main thread, which Ctrl-C interrupts
-                self._leave()
-            return
-        with state:
-            self._pushed += 1
-            self._queue.append(entry)
-            if not self._owned:
-                self._owned = True
-                if not self.engine.schedule(self):
-                    self._queue.pop()
-                    self._pushed -= 1
-                    self._owned = False
-                    raise self.engine.refusal()
+                return
+            try:
+                self._queue.append(entry)
+                self._pushed += 1
+                has_thread = self._be_scheduled()
+            except BaseException:  # what is in the queue goes on, wherever ^C came
+                self._be_scheduled()
+                raise
+            if not has_thread:
+                self._queue.pop()
+                self._pushed -= 1
+                raise self.engine.refusal()
 
     @compiled
-    def _enter(self) -> bool:
-        """Whether the calling thread may run an entry now, which counts as pushed. If so, it must
-        `_leave` afterwards.
+    def _runs_at_once(self) -> bool:
+        """Whether the calling thread may run an entry now. The caller holds `state`, and holds it
+        until the entry has ended.
         """
-        with state:
-            if self._owned or not self.engine.enter():
-                return False
-            self._pushed += 1
-            self._popped += 1
-            self._owned = self._working = True
-            return True
+        return not self._queue and self.engine.runs_at_once()
 
-    @compiled
-    def _leave(self) -> None:
-        with state:
-            self._working = False
-            self.engine.leave()
-            # More entries may have been enqueued meanwhile.
-            has_thread = not self._goes_on() or self.engine.schedule(self)
-        if not has_thread:
-            run_here([self])
+    def _be_scheduled(self) -> bool:
+        """Schedule a stream that has entries; again has no effect. The caller holds `state`. False:
+        no thread can be started for it.
+        """
+        if self._queue and not self._owned:
+            if not self.engine.schedule(self):
+                return False
+            self._owned = True
+        return True
 
     def write(self, sequence: int) -> None:
         self.push(sequence, is_short=True)
 
     def record(self, event: CpuEvent) -> None:
         # A new blocker for each record: a waiter for the previous record is not delayed.
-        event.reached = Blocker()
-        event.time_ns = None
-        reached = event.reached
+        reached = Blocker()
 
         def mark() -> None:
-            if event.reached is reached:
-                event.time_ns = self.engine.now_ns()
+            reached.time_ns = self.engine.now_ns()
             open_blocker(reached)
 
         self.push(mark, is_short=True)
+        event.reached = reached  # last: ^C leaves no event that nobody will reach
 
     def wait(self, event: Any) -> bool:
         if not isinstance(event, CpuEvent):
@@ -285,20 +302,29 @@ class CpuStream:
             self.engine.stepper.step()
         # Not `_owned`: the thread that wrote the last number may not have released the stream yet.
         with state:
-            return not self._queue and not self._working
+            return not self._queue
 
     @compiled
     def spin_poll(self) -> bool:
         # One query is enough: short work is done when it is submitted, and repeated queries would
         # take the interpreter lock from the workers.
         with state:
-            return not self._queue and not self._working
+            return not self._queue
+
+    @property
+    def _popped(self) -> int:
+        """Entries that were put into the queue, and are done."""
+        return self._pushed - len(self._queue)
 
     def synchronize(self) -> None:
         # Entries enqueued during the wait are not waited for.
         with state:
+            has_thread = self._be_scheduled()
+            self._owned = self._owned or not has_thread
             last = self._pushed
-        wait_for(lambda: self._popped > last or (self._popped == last and not self._working))
+        if not has_thread:
+            run_here([self])
+        wait_for(lambda: self._popped >= last)
 
     def wake(self, sequence: int, waker: Waker) -> bool:
         with state:
@@ -318,23 +344,23 @@ class CpuStream:
         with state:
             if self.engine.stopping:
                 return False
-            if not self._queue:  # only possible in a forked child
+            if not self._queue:  # only possible in a forked child, and after ^C in a step
                 return self._goes_on()
             entry = self._queue[0]
             if isinstance(entry, Blocker) and not entry.open:
-                entry.parked.append(self)
+                if self not in entry.parked:
+                    entry.parked.append(self)
                 return False
-            self._queue.popleft()
-            self._popped += 1
             if isinstance(entry, int):
                 self._pass(entry)
             if not callable(entry):
+                self._queue.popleft()
                 return self._goes_on()
-            self._working = True
-        self._do(entry)
+        self._do(entry)  # ^C leaves it in the queue: what has not begun is run by the next step
+        self._queue[0] = None
         del entry  # this may be the last reference to the operands
         with state:
-            self._working = False
+            self._queue.popleft()
             return self._goes_on()
 
     def _goes_on(self) -> bool:
@@ -365,12 +391,21 @@ class CpuStream:
             for waker in due:
                 waker.notify()
 
+    def go_on(self) -> bool:
+        """Schedule the stream if it has entries, unless it is parked. The caller holds `state`, and
+        no thread runs the stream. False: none can be started, and the caller owns the stream.
+        """
+        front = self._queue[0] if self._queue else None
+        if isinstance(front, Blocker) and not front.open and self in front.parked:
+            return True
+        self._owned = False
+        if self._be_scheduled():
+            return True
+        self._owned = True
+        return False
+
     def start_over(self) -> None:
         """In a forked child, reschedule the stream, which no thread runs, unless it is parked."""
-        self._working = False
         self._doorbells = []
-        front = self._queue[0] if self._queue else None
-        if self._owned and not (isinstance(front, Blocker) and self in front.parked):
-            self._owned = bool(self._queue)
-            if self._owned and not self.engine.schedule(self):
-                self.engine.keep_ready(self)
+        if not self.go_on():
+            self.engine.keep_ready(self)

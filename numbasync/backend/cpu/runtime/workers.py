@@ -26,9 +26,16 @@ IDLE_SECONDS = 2.0  # a worker ends after this time without work
 
 
 class _Changed(threading.Condition):
-    """A condition that knows whether a thread waits: to notify nobody takes half a microsecond."""
+    """A condition that knows whether a thread waits: to notify nobody takes half a microsecond.
 
-    waiting = 0
+    Only workers, and a thread that forks, use its `wait`, which ^C may end without the lock in its
+    hands. Others wait at a door of their own, and do not hold the lock meanwhile.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:  # type: ignore[valid-type]
+        super().__init__(lock)
+        self.waiting = 0
+        self._doors: deque[threading.Lock] = deque()
 
     def wait(self, timeout: float | None = None) -> bool:
         self.waiting += 1
@@ -37,8 +44,22 @@ class _Changed(threading.Condition):
         finally:
             self.waiting -= 1
 
+    def door(self) -> threading.Lock:
+        """A lock to be acquired, which is released by the next `notify_all`. The caller holds the
+        lock of the condition.
+        """
+        door = threading.Lock()
+        door.acquire()
+        self.waiting += 1
+        self._doors.append(door)
+        return door
+
     def notify_all(self) -> None:
         if self.waiting:
+            while self._doors:
+                self._doors[0].release()
+                self._doors.popleft()
+                self.waiting -= 1
             super().notify_all()
 
 
@@ -72,6 +93,7 @@ def _after_fork_in_child() -> None:
     Engine.is_forking = False
     changed._at_fork_reinit()  # type: ignore[attr-defined]
     changed.waiting = 0
+    changed._doors.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -85,10 +107,11 @@ if hasattr(os, "register_at_fork"):
 class Blocker:
     """An event or a gate that streams may have to wait for."""
 
-    __slots__ = ("calls", "open", "parked")
+    __slots__ = ("calls", "open", "parked", "time_ns")
 
     def __init__(self, is_open: bool = False) -> None:
         self.open = is_open
+        self.time_ns: int | None = None  # of an event: when it was passed
         self.parked: list[Schedulable] = []
         self.calls: list[Callable[[], None]] = []
 
@@ -97,12 +120,16 @@ def open_blocker(blocker: Blocker) -> None:
     """Open a blocker: resume its parked streams, on all devices, and make its calls."""
     with changed:
         blocker.open = True
-        parked, blocker.parked = blocker.parked, []
-        calls, blocker.calls = blocker.calls, []
-        left = [stream for stream in parked if not stream.engine.schedule(stream)]
+        left = []
+        while blocker.parked:  # removed last: after ^C the next call goes on
+            stream = blocker.parked[0]
+            if not stream.engine.schedule(stream):
+                left.append(stream)
+            del blocker.parked[0]
         changed.notify_all()
-    for call in calls:
-        call()
+    while blocker.calls:
+        blocker.calls[0]()
+        del blocker.calls[0]
     run_here(left)
 
 
@@ -119,17 +146,20 @@ stepped: list[Stepping] = []
 
 
 def wait_for(true: Callable[[], bool]) -> None:
+    """Block the thread until `true()`, which is called with `state` held. ^C ends the wait."""
     while True:
-        with changed:
-            if not stepped:
-                changed.wait_for(lambda: true() or bool(stepped))
+        with state:
             if true():
                 return
-        progress = [stepper.step() for stepper in stepped]
-        if not any(progress):
-            with changed:
-                if not true() and stepped:
-                    changed.wait(STEP_PAUSE)  # for a gate, or another thread
+            door = None if stepped else changed.door()
+        if door is None and not any([stepper.step() for stepper in stepped]):
+            with state:
+                if true():
+                    return
+                door = changed.door()
+            door.acquire(timeout=STEP_PAUSE)  # for a gate, or another thread
+        elif door is not None:
+            door.acquire()
 
 
 @known
@@ -138,11 +168,12 @@ class Engine:
 
     Attributes:
         is_forking: of all engines: the process is about to fork, so nothing may begin.
+        drawn: the stream that a step has taken, and not yet put back.
     """
 
     __slots__ = (
         "__weakref__", "_idle", "_most", "_name", "_ready", "_running", "_threads", "_why_not",
-        "checks", "stepper", "stopping", "streams",
+        "checks", "drawn", "stepper", "stopping", "streams",
     )  # fmt: skip
     is_forking: ClassVar[bool] = False
 
@@ -157,22 +188,25 @@ class Engine:
         self.streams: weakref.WeakSet[Schedulable] = weakref.WeakSet()
         self.stopping = False
         self.stepper: Stepping | None = None
+        self.drawn: Schedulable | None = None
         self.checks: Checks | None = None
         _engines.add(self)
 
     @property
     def is_at_work(self) -> bool:
         """Whether a thread is running a stream."""
-        return self._running > 0
+        return self._running > 0 or (self.stepper is not None and self.stepper.is_at_work)
 
     def owns(self, thread: threading.Thread) -> bool:
         return thread in self._threads
 
     def schedule(self, stream: Schedulable) -> bool:
-        """Make `stream` ready for a thread. The caller holds `changed` and owns the stream, and
-        still owns it if this is False: there is no thread, and none can be started.
+        """Make `stream` ready for a thread; again has no effect. The caller holds `changed` and
+        owns the stream, and still owns it if this is False: there is no thread, and none can be
+        started.
         """
-        self._ready.append(stream)
+        if stream not in self._ready:
+            self._ready.append(stream)
         if self.stepper is not None:
             return True
         if self._idle:
@@ -222,9 +256,10 @@ class Engine:
 
     def be_stepped(self, stepper: Stepping | None) -> None:
         """Let `stepper` run the streams instead of threads; None: let the threads run them."""
+        if stepper is not None:
+            wait_for(lambda: not self._running)
         with changed:
             if stepper is not None:
-                changed.wait_for(lambda: not self._running)
                 stepped.append(stepper)
             elif self.stepper is not None:
                 stepped.remove(self.stepper)
@@ -243,7 +278,7 @@ class Engine:
             at = choose(len(ready))
             if at:
                 ready.rotate(-at)
-            self._running += 1
+            self.drawn = ready[0]
             return ready.popleft()
 
     @property
@@ -251,32 +286,26 @@ class Engine:
         """Whether a stream can be drawn, unless another thread draws it first."""
         return bool(self._ready)
 
-    def put_back(self, stream: Schedulable, goes_on: bool) -> None:
+    def put_back(self) -> None:
+        """Let the drawn stream go on, if there is one: also one that ^C kept from being put back."""
         with state:
-            self._running -= 1
-            has_thread = not goes_on or self.schedule(stream)
+            stream = self.drawn
+            has_thread = stream is None or stream.go_on()
+            self.drawn = None
             changed.notify_all()
-        if not has_thread:
+        if stream is not None and not has_thread:
             run_here([stream])
 
     def now_ns(self) -> int:
         return time.perf_counter_ns() if self.stepper is None else self.stepper.now_ns()
 
-    def enter(self) -> bool:
-        """Whether the calling thread may run an entry of a stream. If so, it must `leave`
-        afterwards. The caller holds `changed`.
-        """
-        if self.stepper is not None or self.stopping or self.is_forking:
-            return False
-        self._running += 1
-        return True
-
-    def leave(self) -> None:
-        self._running -= 1
+    def runs_at_once(self) -> bool:
+        """Whether the calling thread may run an entry of an idle stream, while it holds `changed`."""
+        return self.stepper is None and not self.stopping and not self.is_forking
 
     def is_quiet(self) -> bool:
         """Whether no stream is running or ready. The caller holds `changed`."""
-        return not self._ready and not self._running
+        return not self._ready and not self._running and self.drawn is None
 
     def stop(self) -> None:
         """End the threads at interpreter exit. Work that is still queued is dropped."""
@@ -316,10 +345,19 @@ class Engine:
                     return
                 stream = self._ready.popleft()
                 self._running += 1
-            goes_on = stream.run_one()
-            while goes_on and self.stepper is None and not self.is_forking:
-                goes_on = stream.run_one()
-            self.put_back(stream, goes_on)
+            goes_on = True
+            while goes_on:
+                try:
+                    goes_on = stream.run_one()
+                except BaseException:  # the entry has noted it, and is skipped next
+                    continue
+                if self.stepper is not None or self.is_forking:
+                    break
+            with changed:
+                self._running -= 1
+                if goes_on:
+                    self.schedule(stream)
+                changed.notify_all()
             del stream  # while idle, the thread must not keep the stream and its queue alive
 
 
