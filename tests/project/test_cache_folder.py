@@ -89,6 +89,9 @@ def test_what_another_user_has_made_is_refused(
 def test_a_sticky_folder_above_is_as_good(kept: Path) -> None:
     kept.parent.chmod(0o1777)
     assert _read(kept) == b"mine"
+    kept.chmod(0o1777)  # in it, others can make what is not there yet
+    with pytest.raises(UntrustedError, match="others can write to"):
+        _read(kept)
 
 
 def test_own_links_are_followed_and_others_are_not(

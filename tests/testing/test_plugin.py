@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -188,3 +190,29 @@ def test_numbasync_may_be_imported_before_pytest_begins(
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert "1 passed" in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a handler sees")
+def test_sigterm_ends_the_session_and_leaves_no_folder(project: Project) -> None:
+    (project.folder / "test_alone.py").write_text(
+        "import os, signal, pytest\n"
+        "@pytest.mark.isolated\n"
+        "def test_ends_the_session():\n"
+        "    os.kill(os.getppid(), signal.SIGTERM)\n"
+        "    signal.pause()\n"
+        "def test_is_not_reached(): pass\n"
+    )
+    folder = project.folder / "temporary"
+    folder.mkdir()
+    result = project.run("test_alone.py", TMPDIR=str(folder))
+    assert result.returncode == 128 + signal.SIGTERM, result.stdout + result.stderr
+    assert "ended by SIGTERM" in result.stdout and "passed" not in result.stdout
+    assert not list(folder.glob("numbasync-*"))
+
+
+def test_the_variable_of_isolated_tests_set_by_hand_is_refused(project: Project) -> None:
+    precious = project.folder / "precious"
+    precious.write_text("precious")
+    result = project.run("--collect-only", NUMBASYNC_ISOLATED=str(precious))
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "unset it" in result.stderr and precious.read_text() == "precious"
