@@ -191,4 +191,3 @@ def _awaiting(make: Callable[[na.Stream], Awaitable[Any]]) -> Call:
         return asyncio.run(main())
 
     return call
-

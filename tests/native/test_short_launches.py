@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from numbasync.backend.protocols import counters
 from numbasync.errors import OutOfBoundsError, ReentrancyError
 from numbasync.ops import reentrancy
 from tests.common import add_one
-from tests.waiting import begin, eventually
+from tests.waiting import begin
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 ROOT = Path(__file__).parents[2]
