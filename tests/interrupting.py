@@ -19,7 +19,6 @@ from typing import Any
 import numbasync
 
 PACKAGE = str(Path(numbasync.__file__).parent)
-EXIT = ("LOAD_CONST", "LOAD_CONST", "LOAD_CONST")
 
 
 @cache
@@ -34,6 +33,7 @@ def _leaving(code: CodeType) -> frozenset[int]:
         call = steps[i + 3 : i + 5]
         if call[0].opname == "CALL" or (call[0].opname == "PRECALL" and call[1].opname == "CALL"):
             found.update(s.offset for s in (*three, *call))
+            found.update(s.offset for s in steps[i - 1 : i] if s.opname in ("SWAP", "NOP"))
     for i, step in enumerate(steps):
         if step.opname == "WITH_EXCEPT_START":  # behind an error of the block
             found.update(s.offset for s in steps[max(0, i - 1) : i + 1])

@@ -395,7 +395,6 @@ class Context(Public):
         return ctx is not None
 
     def __del__(self) -> None:
-        # The operation was dropped half-way, with its event loop or by ^C: the device may be running
-        # it.
+        # Dropped half-way, with its event loop or by ^C: the device may be running it.
         if not self._closed and (self._used or self._suspended) and not self.records:
             self.withdraw()

@@ -202,7 +202,8 @@ class SubmissionQueue:
         self._jobs.pop(waiting, None)
         if waiting in self._waiting:
             key = self._waiting.pop(waiting)
-            lane = self._lanes.get(key, {})  # without it, if ^C came while it was added
+            # Without a lane, if ^C came while the entry was added.
+            lane = self._lanes.get(key, OrderedDict[Waiting, None]())
             lane.pop(waiting, None)
             if not lane:
                 self._lanes.pop(key, None)

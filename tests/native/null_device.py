@@ -152,7 +152,8 @@ class CudaArray(CpuArray):
 class CudaMemory(CpuMemory):
     """An allocation, whose address the core reads."""
 
-    __slots__ = ("address", "lent")
+    __slots__ = ("address", "counted", "lent")
+    counted: CpuMemory  # what the pool counts, as long as this lives
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(nbytes)
@@ -164,8 +165,9 @@ class NullPool(CpuPool):
     """A pool of the host's memory."""
 
     def allocate(self, nbytes: int, stream: object) -> CudaMemory:
-        super().allocate(nbytes, stream)
-        return CudaMemory(nbytes)
+        memory = CudaMemory(nbytes)
+        memory.counted = super().allocate(nbytes, stream)
+        return memory
 
 
 class Layout(NamedTuple):

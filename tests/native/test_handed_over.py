@@ -308,7 +308,7 @@ def test_a_limit_of_a_pool(null: na.Device, on: bool) -> None:
     tensors = [made(), made()]
     assert [tensor is None for tensor in tensors] == [False, True]
     tensors.clear()
-    assert pool._out == 0
+    assert pool._pool.used == 0
 
 
 def test_which_arrays_are_copied_at_once(null: na.Device) -> None:

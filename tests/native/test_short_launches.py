@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from numba import cuda
 import numbasync as na
 from numbasync import native, testing
 from numbasync.backend.cpu.compiler.block_memory import _own
-from numbasync.backend.cpu.runtime.workers import Engine, changed, wait_for
+from numbasync.backend.cpu.runtime.workers import Engine, changed, state
 from numbasync.backend.protocols import counters
-from numbasync.errors import OutOfBoundsError
+from numbasync.errors import OutOfBoundsError, ReentrancyError
+from numbasync.ops import reentrancy
 from tests.common import add_one
-from tests.waiting import begin, eventually
+from tests.waiting import begin
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 ROOT = Path(__file__).parents[2]
@@ -217,12 +217,83 @@ def test_what_is_enqueued_while_it_runs_goes_on(
     assert (result.stdout, result.stderr) == ("True 2.0\n", "")
 
 
-def test_a_thread_that_waits_for_it_is_told(stream: na.Stream, on: bool) -> None:
+def test_it_holds_the_lock_of_all_streams(stream: na.Stream, on: bool) -> None:
+    """So there is nothing else to give back, which ^C could come before."""
     z = na.zeros(8).sync_on(stream)
     add_one(z).sync_on(stream)
-    backend: Any = stream.backend
-    last = backend._popped
-    result = begin(lambda: wait_for(lambda: backend._popped > last))
-    asyncio.run(eventually(lambda: changed.waiting > 0))
-    add_one(z).async_on(stream)
-    result()
+    held: list[bool] = []
+    with entry_point(lambda: held.append(state._is_owned())):  # type: ignore[attr-defined]
+        add_one(z).async_on(stream)
+    assert held == [True]
+    assert not state._is_owned()  # type: ignore[attr-defined]
+
+
+def test_what_stops_the_thread_is_raised_and_is_no_error_of_the_work(
+    cpu: na.Device, stream: na.Stream, on: bool
+) -> None:
+    z = na.zeros(8).sync_on(stream)
+    add_one(z).sync_on(stream)
+    with entry_point(stop), pytest.raises(KeyboardInterrupt):
+        add_one(z).async_on(stream)
+    stream.synchronize()
+    assert cpu.in_flight == (0, 0)
+    add_one(z).sync_on(stream)
+    assert z.to_host().sync_on(stream)[0] == 2
+
+
+def test_a_step_that_is_stopped_fails_its_operation_alone(
+    cpu: na.Device, stream: na.Stream, on: bool
+) -> None:
+    z = na.zeros(8).sync_on(stream)
+    add_one(z).sync_on(stream)
+    with testing.seeded(cpu, 1):
+        with entry_point(stop):
+            first = na.spawn(add_one(z), stream)
+            with pytest.raises(KeyboardInterrupt):
+                stream.synchronize()
+        na.spawn(add_one(z), stream).sync()
+        with pytest.raises(KeyboardInterrupt):
+            first.sync()
+        assert z.to_host().sync_on(stream)[0] == 2
+    assert z.to_host().sync_on(stream)[0] == 2
+    assert cpu.in_flight == (0, 0)
+
+
+def test_a_region_ends_with_its_last_reference(on: bool) -> None:
+    """As a scope's, whose block did not begin."""
+    region = reentrancy.exclusive.region()
+    region.__enter__()
+    with pytest.raises(ReentrancyError):
+        na.value(1).sync()
+    del region
+    assert na.value(1).sync() == 1
+    with reentrancy.exclusive.region(), reentrancy.unlocked():
+        assert na.value(1).sync() == 1
+    assert na.value(1).sync() == 1
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def entry_point(call: Callable[[], object]) -> Iterator[None]:
+    """`call` comes before each short launch of `add_one`."""
+    shorts: list[Any] = list({plan.work.prepared for plan in add_one.planner.plans.values()})
+    shorts = [short for short in shorts if short is not None]
+    before = [short._entry_point for short in shorts]
+
+    def calling(run: Any) -> Any:
+        def entry(*args: Any) -> None:
+            call()
+            run(*args)
+
+        return entry
+
+    for short, run in zip(shorts, before, strict=True):
+        short._entry_point = calling(run)
+    try:
+        yield
+    finally:
+        for short, run in zip(shorts, before, strict=True):
+            short._entry_point = run

@@ -204,11 +204,12 @@ def _capture_once(device: Gpu, commands: Sequence[Command]) -> _Captured:
     queue = _Capturing(stream)
     # Relaxed: other driver calls of this thread and of others are not restricted meanwhile.
     mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    (result,) = cu.cuStreamBeginCapture(stream.handle, mode)
-    if result:
-        fail(result, "cuStreamBeginCapture")
+    refused: Any = None
     ends: list[list[Any]] = []
-    try:
+    try:  # ^C may come right behind the call
+        (refused,) = cu.cuStreamBeginCapture(stream.handle, mode)
+        if refused:
+            fail(refused, "cuStreamBeginCapture")
         current: list[Any] = []
         for command in commands:
             dependencies = [node for i in command.after for node in ends[i]]
@@ -218,6 +219,8 @@ def _capture_once(device: Gpu, commands: Sequence[Command]) -> _Captured:
             current = _latest(stream)
             ends.append(current)
     except BaseException as error:
+        if refused:
+            raise
         result, graph = cu.cuStreamEndCapture(stream.handle)
         if result:
             error.add_note(f"Ending the capture failed as well: {error_of(result, 'EndCapture')}")

@@ -57,8 +57,8 @@ class Nccl:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        self.call("group_start")
-        try:
+        try:  # ^C may come right behind the call
+            self.call("group_start")
             yield
         finally:
             self.call("group_end")

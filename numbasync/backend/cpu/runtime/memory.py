@@ -74,8 +74,7 @@ class _Counted(weakref.ref[CpuMemory]):
 
     __slots__ = ("nbytes",)
 
-    def __init__(self, memory: CpuMemory, ended: Callable[[_Counted], None]) -> None:
-        super().__init__(memory, ended)
+    def __init__(self, memory: CpuMemory, _ended: Callable[[_Counted], None]) -> None:
         self.nbytes = memory.nbytes
 
 

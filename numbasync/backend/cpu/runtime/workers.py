@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import ClassVar
 
 from numbasync.backend.cpu.protocols import Schedulable, Stepping
@@ -32,7 +33,7 @@ class _Changed(threading.Condition):
     hands. Others wait at a door of their own, and do not hold the lock meanwhile.
     """
 
-    def __init__(self, lock: threading.RLock) -> None:  # type: ignore[valid-type]
+    def __init__(self, lock: threading.RLock) -> None:
         super().__init__(lock)
         self.waiting = 0
         self._doors: deque[threading.Lock] = deque()
@@ -152,7 +153,8 @@ def wait_for(true: Callable[[], bool]) -> None:
             if true():
                 return
             door = None if stepped else changed.door()
-        if door is None and not any([stepper.step() for stepper in stepped]):
+        progress = [stepper.step() for stepper in stepped] if door is None else []
+        if door is None and not any(progress):
             with state:
                 if true():
                     return
@@ -287,7 +289,7 @@ class Engine:
         return bool(self._ready)
 
     def put_back(self) -> None:
-        """Let the drawn stream go on, if there is one: also one that ^C kept from being put back."""
+        """Let the drawn stream go on, if there is one; also one that ^C has kept from it."""
         with state:
             stream = self.drawn
             has_thread = stream is None or stream.go_on()
@@ -300,7 +302,7 @@ class Engine:
         return time.perf_counter_ns() if self.stepper is None else self.stepper.now_ns()
 
     def runs_at_once(self) -> bool:
-        """Whether the calling thread may run an entry of an idle stream, while it holds `changed`."""
+        """Whether the calling thread, which holds `changed`, may run an entry of an idle stream."""
         return self.stepper is None and not self.stopping and not self.is_forking
 
     def is_quiet(self) -> bool:
@@ -347,10 +349,8 @@ class Engine:
                 self._running += 1
             goes_on = True
             while goes_on:
-                try:
+                with suppress(BaseException):  # the entry has noted it, and is skipped next
                     goes_on = stream.run_one()
-                except BaseException:  # the entry has noted it, and is skipped next
-                    continue
                 if self.stepper is not None or self.is_forking:
                     break
             with changed:

@@ -1,0 +1,193 @@
+"""Calls that tests interrupt, and what must hold after each ^C."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+import numbasync as na
+from numbasync.device.ordering import is_strict
+from numbasync.ops import reentrancy, submission_queue
+from tests.interrupting import Interrupt
+
+Call = Callable[[na.Stream], Any]
+
+
+@na.launcher
+@cuda.jit
+def add(z: na.KernelOutput, c):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] += c
+
+
+class Interrupted:
+    """Tensors of one device, and calls on a stream that use them.
+
+    Attributes:
+        calls: by name; each has returned when its work is done, or its loop closed.
+    """
+
+    def __init__(self, device: na.Device) -> None:
+        self.device = device
+        self.z = na.zeros(64, np.int64).sync()
+        self.host = np.ones(64, np.int64)
+        self.other = device.new_stream()
+        self.graph: Any = add(self.z, 1).graph_on(device.new_stream())
+        z, host = self.z, self.host
+        self.calls: dict[str, Call] = {
+            "fill": lambda s: na.fill(z, 1).sync_on(s),
+            "to_host": lambda s: z.to_host().sync_on(s),
+            "memcpy": lambda s: na.memcpy(z, host).sync_on(s),
+            "zeros": lambda s: na.zeros(64).sync_on(s),
+            "from_host": lambda s: na.from_host(host).sync_on(s),
+            "launch": lambda s: add(z, 1).sync_on(s),
+            "launch_sync": lambda s: add(z, 1).sync(),
+            "async_on": lambda s: add(z, 1).async_on(s),
+            "zip": lambda s: na.zip(add(z, 1), na.fill(z, 1)).sync_on(s),
+            "then": lambda s: (
+                add(z, 1).then(lambda r: add(r.z, 2)).map(lambda r: r).sync_on(s)
+            ),
+            "two_streams": lambda s: (add(z, 1).async_on(self.other), add(z, 1).sync_on(s)),
+            "limit": self._limited,
+            "ordering": self._strict,
+            "use_device": self._on_the_device,
+            "synchronize": lambda s: s.synchronize(),
+            "event": self._event,
+            "graph": lambda s: self.graph.launch().sync_on(s),
+            "capture": lambda s: add(z, 1).graph_on(s),
+            "scope": self._scope,
+            "batch": self._batch,
+            "future_sync": lambda s: add(z, 1).shared().schedule(s).sync(),
+            "await": _awaiting(lambda s: add(z, 1)),
+            "await_shared": _awaiting(lambda s: add(z, 1).shared()),
+            "closed_loop": self._await_and_close,
+            "await_to_host": _awaiting(lambda s: z.to_host()),
+            "spawn": _awaiting(lambda s: na.spawn(add(z, 1), s)),
+            "schedule": _awaiting(
+                lambda s: add(z, 1).then(lambda r: add(r.z, 1)).schedule(s)
+            ),
+            "gather": _awaiting(lambda s: na.gather(add(z, 1), z.to_host(), na.zeros(8))),
+            "await_limit": _awaiting(self._await_limited),
+        }  # fmt: skip
+
+    def _limited(self, stream: na.Stream) -> None:
+        with na.limit(ops=4):
+            add(self.z, 1).sync_on(stream)
+
+    async def _await_limited(self, stream: na.Stream) -> None:
+        with na.limit(ops=1):
+            await add(self.z, 1)
+
+    def _await_and_close(self, stream: na.Stream) -> None:
+        """The loop is closed with its task, as programs do that do not care."""
+
+        async def main() -> None:
+            await add(self.z, 1).then(lambda r: add(r.z, 1))
+
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(main())
+        finally:
+            loop.close()
+
+    def _strict(self, stream: na.Stream) -> None:
+        with na.ordering("strict"):
+            add(self.z, 1).sync_on(stream)
+
+    def _on_the_device(self, stream: na.Stream) -> None:
+        with na.use_device(na.devices("cpu")[-1]):
+            na.value(1).sync()
+
+    def _event(self, stream: na.Stream) -> None:
+        event = self.device.new_event()
+        event.record(stream)
+        event.wait(self.other)
+        event.synchronize()
+
+    def _scope(self, stream: na.Stream) -> None:
+        with na.CudaGraph.scope(stream) as scope:
+            scope.record(add(self.z, 1))
+
+    def _batch(self, stream: na.Stream) -> None:
+        batch = na.CommandBatch()
+        x = batch.upload(np.ones(8, np.float32))
+        y = batch.add(x, x)
+        batch.execute_sync()
+        batch.read_sync(y)
+
+    def left(self) -> list[str]:
+        """What is not as before the call."""
+        device, line = self.device, submission_queue._thread.line
+        found = {
+            "the thread is busy": reentrancy._thread.busy,
+            "a limit is open": device.open_limits,
+            "a limit of all is set": device.limit_of_all,
+            "the device counts as limited": device.is_limited,
+            "strict ordering": is_strict(),
+            "another device": na.default_device() is not device,
+            "a queue is not empty": line is not None and bool(line),
+            "in flight": device.in_flight != (0, 0),
+        }
+        return [what for what, is_so in found.items() if is_so]
+
+    def after(self, stream: na.Stream, bytes_before: int) -> list[str]:
+        """What is wrong after an interrupted call on `stream`."""
+        self.device.synchronize()
+        wrong = self.left()
+        if wrong or self.device.memory_stats().used_current != bytes_before:
+            gc.collect()  # what is in the frames of the traceback
+            self.device.synchronize()
+            wrong = self.left()
+            if self.device.memory_stats().used_current != bytes_before:
+                wrong.append("memory")
+        if not wrong:  # else it might hang
+            before = self.z.to_host().sync_on(stream)
+            add(self.z, 1).sync_on(stream)
+            if not np.array_equal(self.z.to_host().sync_on(self.other), before + 1):
+                wrong.append("the next operation")
+        return wrong
+
+    def interrupt_at(self, name: str, at: int) -> tuple[Interrupt, list[str]]:
+        """The call of that name, interrupted at a bytecode; and what is wrong then."""
+        call, stream = self.calls[name], self.device.new_stream()
+        bytes_before = self.device.memory_stats().used_current
+        interrupt = Interrupt(at)
+        raised = False
+        try:
+            interrupt.run(lambda: call(stream))
+        except KeyboardInterrupt:
+            raised = True
+        wrong = self.after(stream, bytes_before)
+        # Python itself prints, and does not raise, what comes in a finaliser.
+        if interrupt.where is not None and not raised and "__del__" not in interrupt.where:
+            wrong.append("not raised")
+        return interrupt, wrong
+
+    def sweep(self, name: str, first: int, step: int) -> list[str]:
+        """The call of that name, interrupted at every `step`-th bytecode; what was wrong."""
+        found = list[str]()
+        self.calls[name](self.device.new_stream())  # compiled, and what is made once
+        while True:
+            interrupt, wrong = self.interrupt_at(name, first)
+            found += [f"{name}: {what}, ^C in {interrupt.where}" for what in wrong]
+            if interrupt.where is None or found:
+                return found
+            first += step
+
+
+def _awaiting(make: Callable[[na.Stream], Awaitable[Any]]) -> Call:
+    """A call that awaits what `make` makes, on a loop of its own, as `asyncio.run` does."""
+
+    def call(stream: na.Stream) -> Any:
+        async def main() -> Any:
+            return await make(stream)
+
+        return asyncio.run(main())
+
+    return call

@@ -1,0 +1,100 @@
+"""Random ^C: a timer's signal, at any moment of blocking and awaiting calls.
+
+    python -m tests.stress.interrupts [count] [device kind] [seed]
+
+After each signal nothing may be owned, in flight, limited or lost, and the next operation on the
+stream is right. `count` signals are sent; a call is repeated until one has come. Signals that come
+in a finaliser are printed by Python, and not raised: the handler sends another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numbasync as na
+from tests.interrupted_calls import Interrupted
+
+SOON, LATE, AGAIN = 10e-6, 400e-6, 5.0  # seconds
+ASYNCIO = str(Path(asyncio.__file__).parent)
+
+
+class _Signals:
+    """The handler of the signal, which counts those that end a call.
+
+    None is raised in asyncio's own code: a loop that is stopped between taking a callback and
+    calling it never calls it. `asyncio.run` therefore has a handler of ^C that cancels its task.
+    """
+
+    def __init__(self) -> None:
+        self.raised = 0
+        self.where = ""  # of the latest one
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        if frame is not None and ASYNCIO in frame.f_code.co_filename:
+            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
+            return
+        self.raised += 1
+        self.where = "".join(traceback.format_stack(frame, 12))
+        raise KeyboardInterrupt
+
+    def swallowed(self, _: Any) -> None:
+        """In place of `sys.unraisablehook`: it came in a finaliser."""
+        self.raised -= 1
+
+
+def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
+    """Interrupt calls `count` times; what was wrong, with the calls."""
+    draw = random.Random(seed)
+    interrupted, found = Interrupted(device), Counter[str]()
+    names = list(interrupted.calls)
+    for name in names:  # compiled, and what is made once
+        interrupted.calls[name](device.new_stream())
+    signals = _Signals()
+    before = signal.signal(signal.SIGALRM, signals.interrupt)
+    hook, sys.unraisablehook = sys.unraisablehook, signals.swallowed
+    logger = logging.getLogger("asyncio")  # says that a closed loop had tasks
+    logger.disabled = True
+    try:
+        for i in range(count):
+            name, stream = names[i % len(names)], device.new_stream()
+            bytes_before, signals.raised = device.memory_stats().used_current, 0
+            try:
+                try:
+                    # A second signal ends a call that hangs, or follows one that was not raised.
+                    signal.setitimer(signal.ITIMER_REAL, draw.uniform(SOON, LATE), AGAIN)
+                    while True:
+                        interrupted.calls[name](stream)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                if signals.raised > 1:
+                    found[f"{name}: hung until a second signal, at\n{signals.where}"] += 1
+            found.update(f"{name}: {wrong}" for wrong in interrupted.after(stream, bytes_before))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook, logger.disabled = hook, False
+    return found
+
+
+def main() -> None:
+    count, kind, seed = (*sys.argv[1:], *("20000", "cpu", "0")[len(sys.argv) - 1 :])
+    warnings.simplefilter("ignore", RuntimeWarning)  # of operations that did not run
+    with na.use_device(na.devices(kind)[0]) as device:
+        found = interrupt(device, int(count), int(seed))
+    print(f"{count} interrupts, {sum(found.values())} wrong: {dict(found)}")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Random signals, and ^C at more bytecodes than the quick tier's, on every device."""
+
+from __future__ import annotations
+
+import pytest
+
+import numbasync as na
+from numbasync import native
+from tests.stress.interrupts import interrupt
+
+WAYS = [False, True] if native.core is not None else [False]
+
+
+@pytest.mark.parametrize("on", WAYS, ids=lambda on: "core" if on else "python")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of operations that did not run
+def test_random_signals(device: na.Device, on: bool) -> None:
+    native.switch(on)
+    try:
+        assert not interrupt(device, 200)
+    finally:
+        native.switch(True)
