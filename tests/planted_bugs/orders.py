@@ -301,7 +301,8 @@ PATTERNS = [
     Pattern(relay, lambda n: [zeros(4), zeros(1), counts(4)],
             lambda out, data, flags, _: (7, None, None),
             (NO_FENCES, NO_FENCE_BEHIND, FENCE_OF_BLOCK, FENCE_OF_BLOCK_BEHIND),
-            (NO_FENCES, NO_FENCE_BEHIND), also_right=(NO_FENCE_BEFORE, FENCE_OF_BLOCK_BEFORE)),  # the fence behind is before the next, too
+            (NO_FENCES, NO_FENCE_BEHIND),
+            also_right=(NO_FENCE_BEFORE, FENCE_OF_BLOCK_BEFORE)),  # the one behind is before, too
     Pattern(last_block, lambda n: [zeros(4), zeros(4, 4), counts(8)],
             lambda out, parts, done, _: (10, None, None),
             (*FENCES, *OF_BLOCK, NO_BARRIER, OTHER_ELEMENT, NO_WAIT), None,
