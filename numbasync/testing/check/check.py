@@ -54,8 +54,8 @@ def check_kernel(
     The kernel runs on the CPU device: once with every access checked, once unchanged, and then
     with blocks and threads in reverse, checked again, and in shuffled orders. If the current
     device is another one, the kernel also runs there, and its results are compared with the
-    reference and with those of the CPU device. Guard zones around every array must not change, nor may inputs.
-    Outputs that the kernel only stores to hold NaN or noise before the launch.
+    reference and with those of the CPU device. Guard zones around every array must not change, nor
+    may inputs. Outputs that the kernel only stores to hold NaN or noise before the launch.
 
     Args:
         kernel: made by `@na.launcher`, or by `@cuda.jit` alone.
