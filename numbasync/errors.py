@@ -181,9 +181,7 @@ class UnsupportedKernelError(DeviceError, NotImplementedError):
 
 
 class EndlessWaitError(UnsupportedKernelError):
-    """A thread waits for what another one is to do, and would do so for ever: threads between two
-    barriers, and blocks, run one after the other. Found in checked kernels.
-    """
+    """A thread waits for one that runs after it, for ever. Found in checked kernels."""
 
 
 class DeviceLostError(DeviceError):

@@ -139,11 +139,12 @@ def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> It
     - `UninitialisedReadError`: a read of shared or local memory that was not written;
     - `DataRaceError`: two unordered accesses of two threads, one of which changes the element.
       Barriers order the threads of a block, warp barriers those of a warp, and atomic operations
-      of both blocks order these blocks, since they may be a flag. Arrays of more than
-      16,777,216 elements are not checked;
+      on one element, with a fence before the one and behind the other, their threads. Arrays of
+      more than 16,777,216 elements are not checked;
     - `InputModifiedError`: a write to memory of a `na.KernelInput`;
     - `TileOverrunError`: a write outside the block's tile of a partition;
-    - `IndexOverflowError`: a conversion to 32 bits of an index that does not fit.
+    - `IndexOverflowError`: a conversion to 32 bits of an index that does not fit;
+    - `EndlessWaitError`: a thread that waits in a loop for one that runs only after it.
 
     Accesses to whole rows, and to fields of records, are not checked. A kernel that runs as
     Python (one that uses `numbasync.tensor_cores`, and any with NUMBASYNC_CPU_ENGINE=interpreted)

@@ -124,3 +124,23 @@ def test_the_cpu_device_has_the_limits_of_a_gpu(cpu: na.Device) -> None:
     for name in ("layer_norm rows, cut by the caller", "grey rows", "look_up rows"):
         tile, made = CASES[name]
         compare(*made(MOST * tile + 1))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "out", "grid"),
+    [
+        (nn.layer_norm, (9, 100), (1, 3, 1)),
+        (nn.unit_rows, (9, 100), (1, 3, 1)),
+        (image.gaussian_blur, (33, 40), (3, 3, 1)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_whole_tensors_are_cut_by_the_kernels_own_tiles(
+    device: na.Device, kernel: Any, out: Any, grid: Any
+) -> None:
+    rest = {
+        nn.layer_norm: (normal(*out), normal(out[1]), normal(out[1]), 1e-5),
+        nn.unit_rows: (normal(*out),),
+        image.gaussian_blur: (bytes_of(*out), WEIGHTS),
+    }
+    assert kernel.explain(na.zeros(out).sync(), *rest[kernel]).grid == grid

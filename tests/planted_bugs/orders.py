@@ -17,19 +17,19 @@ from numba import cuda, float32, int32
 (
     NONE, NO_FENCES, NO_FENCE_BEFORE, NO_FENCE_BEHIND, PLAIN_STORE, PLAIN_READ, OTHER_ELEMENT,
     NO_WAIT, NO_BARRIER, NEIGHBOUR, OUTSIDE, FENCE_OF_BLOCK, FENCE_OF_BLOCK_BEHIND, ONE_FENCES,
-    FENCED_BEFORE_BARRIER,
-) = range(15)  # fmt: skip
+    FENCED_BEFORE_BARRIER, FENCE_OF_BLOCK_BEFORE,
+) = range(16)  # fmt: skip
 MISTAKES = [
     "none", "no fences", "no fence before", "no fence behind", "a plain store", "a plain read",
     "another element", "no wait", "no barrier", "the neighbour's", "outside of it",
     "a fence of the block", "a fence of the block behind", "one thread fences for all",
-    "each fences before the barrier",
+    "each fences before the barrier", "a fence of the block before",
 ]  # fmt: skip
 
 
 @cuda.jit(device=True)
 def fence_before(mistake):
-    if mistake == FENCE_OF_BLOCK:
+    if mistake in (FENCE_OF_BLOCK, FENCE_OF_BLOCK_BEFORE):
         cuda.threadfence_block()
     elif mistake != NO_FENCES and mistake != NO_FENCE_BEFORE:
         cuda.threadfence()
@@ -283,7 +283,7 @@ def counts(n: int) -> Any:
 
 
 FENCES = (NO_FENCES, NO_FENCE_BEFORE, NO_FENCE_BEHIND)
-OF_BLOCK = (FENCE_OF_BLOCK, FENCE_OF_BLOCK_BEHIND)
+OF_BLOCK = (FENCE_OF_BLOCK, FENCE_OF_BLOCK_BEHIND, FENCE_OF_BLOCK_BEFORE)
 X = np.arange(1, 5, dtype=np.float32)
 
 PATTERNS = [
@@ -300,8 +300,9 @@ PATTERNS = [
             (*FENCES, PLAIN_STORE, PLAIN_READ, OTHER_ELEMENT, NO_WAIT)),
     Pattern(relay, lambda n: [zeros(4), zeros(1), counts(4)],
             lambda out, data, flags, _: (7, None, None),
-            (NO_FENCES, NO_FENCE_BEHIND, *OF_BLOCK), (NO_FENCES, NO_FENCE_BEHIND),
-            also_right=(NO_FENCE_BEFORE,)),  # the fence behind is before the next, too
+            (NO_FENCES, NO_FENCE_BEHIND, FENCE_OF_BLOCK, FENCE_OF_BLOCK_BEHIND),
+            (NO_FENCES, NO_FENCE_BEHIND),
+            also_right=(NO_FENCE_BEFORE, FENCE_OF_BLOCK_BEFORE)),  # the one behind is before, too
     Pattern(last_block, lambda n: [zeros(4), zeros(4, 4), counts(8)],
             lambda out, parts, done, _: (10, None, None),
             (*FENCES, *OF_BLOCK, NO_BARRIER, OTHER_ELEMENT, NO_WAIT), None,

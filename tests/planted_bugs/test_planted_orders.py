@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from numba import cuda
 
 import numbasync as na
+from numbasync.errors import EndlessWaitError
 from numbasync.testing import KernelRace, check_kernel
-from tests.planted_bugs.orders import MISTAKES, PATTERNS, Pattern
+from tests.planted_bugs.orders import MISTAKES, PATTERNS, Pattern, zeros
+
+pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
 
 
 def cases(of: Callable[[Pattern], list[tuple[int, int, int]]]) -> list[Any]:
@@ -42,3 +47,20 @@ def test_what_is_not_ordered_is_a_race(
     with pytest.raises(KernelRace) as failure:
         check(pattern, mistake, grid, block)
     assert "nothing says which comes first" in str(failure.value)
+
+
+@cuda.jit
+def waits_for_the_next(out, flags):
+    i = cuda.grid(1)
+    cuda.atomic.exch(flags, i, 1)
+    while cuda.atomic.add(flags, i + 1, 0) == 0:
+        pass
+    out[i] = 1
+
+
+@pytest.mark.usefixtures("cpu")
+def test_a_thread_that_waits_for_a_later_one_is_told_so() -> None:
+    arguments = [zeros(4), np.array([0, 0, 0, 0, 1], np.int32)]
+    for grid, block in ((4, 1), (1, 4)):
+        with pytest.raises(EndlessWaitError, match=r"an element of flags as it is.*orders\.py:\d+"):
+            check_kernel(waits_for_the_next, arguments, None, grid=grid, block=block)

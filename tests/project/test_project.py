@@ -140,7 +140,7 @@ def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -
     )
     options = ["-s", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu", str(program)]
     result = sessions.run(sys.executable, options, environment(), tmp_path, seconds=300)
-    assert "14 passed" in result.stdout, result.stdout
+    assert "15 passed" in result.stdout, result.stdout
     printed = _without_places(result.stdout)
     for text in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S):
         if text.startswith("kernel "):  # others are of sessions of their own

@@ -138,36 +138,35 @@ class Encoder:
     def launches(self) -> Iterator[na.DeviceOp[Any]]:
         """The launches of a forward pass, in order: 2, 7 a layer, and 2. None allocates."""
         config, m, tables = self.config, self._memory, self._tables
-        rows = (nn.NORM_ROWS, config.width)
         yield nn.embedding(
-            m.tokens_of(m.narrow).partition(nn.EMBEDDING_TILE),
+            m.tokens_of(m.narrow),
             m.ids, m.kinds, tables.words, tables.positions, tables.types,
         )  # fmt: skip
         norm = tables.norm
-        yield nn.layer_norm(m.hidden.partition(rows), m.narrow, norm.scale, norm.shift, config.eps)
+        yield nn.layer_norm(m.hidden, m.narrow, norm.scale, norm.shift, config.eps)
         for layer in self._layers:
             yield _dense(m.attended, m.hidden, layer.attend)
             yield self._attention()
             yield _dense(m.narrow, m.mixed, layer.mix)
             yield nn.add_layer_norm(
-                m.between.partition(rows), m.narrow, m.hidden,
+                m.between, m.narrow, m.hidden,
                 layer.mixed.scale, layer.mixed.shift, config.eps,
             )  # fmt: skip
             yield _dense(m.wide, m.between, layer.widen, "gelu")
             yield _dense(m.narrow, m.wide, layer.narrow)
             yield nn.add_layer_norm(
-                m.hidden.partition(rows), m.narrow, m.between,
+                m.hidden, m.narrow, m.between,
                 layer.narrowed.scale, layer.narrowed.shift, config.eps,
             )  # fmt: skip
-        yield nn.mean_pool(m.pooled.partition(nn.POOL_TILE), m.tokens_of(m.hidden), m.mask)
-        yield nn.unit_rows(m.embeddings.partition((nn.UNIT_ROWS, config.width)), m.pooled)
+        yield nn.mean_pool(m.pooled, m.tokens_of(m.hidden), m.mask)
+        yield nn.unit_rows(m.embeddings, m.pooled)
 
     def _attention(self) -> na.DeviceOp[Any]:
         """Of parts of one product, which are views: nothing is copied."""
         config, m = self.config, self._memory
         rows, width = m.mixed.shape
         if not self._is_quick():
-            out = m.tokens_of(m.mixed).partition(nn.attention_tile(width, config.heads))
+            out = m.tokens_of(m.mixed)
             parts = m.attended.reshape(*m.ids.shape, 3, width)
             return nn.attention(out, *(parts[:, :, i] for i in range(3)), m.mask, config.heads)
         heads = m.attended.reshape(rows, 3, config.heads, -1)

@@ -52,10 +52,10 @@ def check_kernel(
     """Run a kernel on copies of `args`, and fail with a report unless its results are correct.
 
     The kernel runs on the CPU device: once with every access checked, once unchanged, and then
-    with blocks and threads in reverse and in shuffled orders. If the current device is another
-    one, the kernel also runs there, and its results are compared with the reference and with
-    those of the CPU device. Guard zones around every array must not change, nor may inputs.
-    Outputs that the kernel only stores to hold NaN or noise before the launch.
+    with blocks and threads in reverse, checked again, and in shuffled orders. If the current
+    device is another one, the kernel also runs there, and its results are compared with the
+    reference and with those of the CPU device. Guard zones around every array must not change, nor
+    may inputs. Outputs that the kernel only stores to hold NaN or noise before the launch.
 
     Args:
         kernel: made by `@na.launcher`, or by `@cuda.jit` alone.
@@ -81,6 +81,7 @@ def check_kernel(
         KernelMismatch, KernelRace, OutOfBounds, UninitialisedRead, BarrierDivergence,
         InputModified: the check failed; all are `AssertionError`.
         KernelError: the kernel raised an exception.
+        EndlessWaitError: on the CPU device a thread waits for one that runs after it.
         CallerError: the arguments do not fit the kernel, or the reference does not fit them.
     """
     __tracebackhide__ = True

@@ -101,7 +101,8 @@ def _overflown(where: str, site: Site, source_line: str, index: int) -> Exceptio
 
 def _waits_for_ever(where: str, site: Site, source_line: str, index: int) -> Exception:
     return EndlessWaitError(
-        f"{where}waits for {site.what} to change{source_line}\n"
+        f"{where}has found {words.MOST_TURNS:,} times in a row, and done nothing else, an element "
+        f"of {site.what} as it is{source_line}\n"
         "On the CPU device threads between two barriers, and blocks, run one after the other, so "
         "nobody will change it. Let threads and blocks wait only for earlier ones, as a number "
         "that cuda.atomic.add gives says; or check the kernel on a GPU."
