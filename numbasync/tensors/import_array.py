@@ -107,6 +107,8 @@ def in_place(array: HostArray, device: Device) -> Tensor | HostArray:
 
 def _numbers(x: Any) -> HostArray:
     """The numbers of an object without an export protocol, as an array in the same memory."""
+    if isinstance(x, SharedTensor):
+        raise OperationError(_instead(x))
     try:
         array = column(x, copy=False)
     except ValueError as error:
