@@ -51,8 +51,7 @@ async def main() -> None:
         await scale(part, table)
     whole = await na.gather_parts(smoothed, device=devices[0])
 
-    with na.use_device(devices[0]):
-        doubled = await whole.to_host()
+    doubled = await whole.to_host()
     inner = np.array_split(array, len(devices))
     for part in inner:
         part[1:-1] = (part[:-2] + part[1:-1] + part[2:]) / 3

@@ -78,18 +78,15 @@ class Replica:
             self.error, self.loss = await na.zeros(n), await na.zeros(n)
 
     async def gradient(self) -> na.Tensor:
-        with na.use_device(self.device):
-            await forward(self.error, self.loss, self.h, self.x, self.y, self.p)
-            await backward(self.g, self.x, self.h, self.error, self.p)
-            return self.g
+        await forward(self.error, self.loss, self.h, self.x, self.y, self.p)
+        await backward(self.g, self.x, self.h, self.error, self.p)
+        return self.g
 
     async def update(self, total: na.Tensor, rate: float) -> None:
-        with na.use_device(self.device):
-            await descend(self.p, total, rate)
+        await descend(self.p, total, rate)
 
     async def losses(self) -> np.ndarray:
-        with na.use_device(self.device):
-            return await self.loss.to_host()
+        return await self.loss.to_host()
 
 
 def circles(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -264,7 +264,7 @@ async def warm_up(*kernels: Launcher[Any] | DeviceOp[None]) -> None:
     find the devices, open the current one, import the compilers, and run one small operation of
     each kind; then compile `kernels` for that device.
 
-        await na.warm_up(saxpy.compile(na.meta(n), 2.0, na.meta(n)), declared)
+        await na.warm_up(saxpy.compile(z, 2.0, x))
 
     Launches nothing of `kernels`. What is done already takes no time. Write
     `with na.use_device(device):` around it for another device.

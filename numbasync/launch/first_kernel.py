@@ -7,8 +7,8 @@ from numbasync.launch.parameters import KernelOutput
 
 
 @launcher
-@cuda.jit
-def first_kernel(z: KernelOutput):  # type: ignore[no-untyped-def,valid-type]
+@cuda.jit  # type: ignore[untyped-decorator]
+def first_kernel(z: KernelOutput):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < z.shape[0]:
         z[i] += 1

@@ -98,10 +98,11 @@ def elsewhere(
         placed: position and tensor of all tensors of the call.
     """
     parameters = launcher.parameters
+    placed = list(placed) or [(i, tensor)]
     outputs = [t.device for j, t in placed if parameters[j].is_output and t.device is not None]
     home = outputs[0] if outputs else device
     others = [(j, t) for j, t in placed if t.device is not tensor.device and t.device is not None]
-    advice = how_to_run_on(tensor.device.label, device.label)
+    advice = how_to_run_on(str(tensor.device and tensor.device.label), device.label)
     if len(set(outputs)) > 1:
         advice = "A launch writes to memory of one device: launch once for each, on its own part."
     elif others or home is not tensor.device:

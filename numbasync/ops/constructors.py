@@ -149,10 +149,12 @@ class Defer(DeviceOp[T]):
         else:
             built = not_a_coroutine(self._build(), "defer", self._build)
         op = as_child(ctx, built, self)
-        if self._wants_context:  # the closure has chosen the stream of `ctx`
-            return (yield from op.steps(ctx))
         parts: list[Context] = []
-        result: T = yield from where_it_belongs(ctx, op, parts)
+        if self._wants_context:  # the closure was told of this stream
+            steps = op.steps(ctx)
+        else:
+            steps = where_it_belongs(ctx, op, parts)
+        result: T = yield from steps
         for part in parts:
             join(ctx, part)
         return result

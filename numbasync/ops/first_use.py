@@ -20,8 +20,9 @@ from numbasync.ops.home import device_at
 from numbasync.ops.prerequisites import beside
 from numbasync.ops.protocols import Operation
 
+Going = asyncio.Future[BaseException | None]
 # The starts that are going on, by loop and device; None: the default device, not known so far.
-_going_on: WeakKeyDictionary[Any, dict[Device | None, asyncio.Future[Any]]] = WeakKeyDictionary()
+_going_on: WeakKeyDictionary[Any, dict[Device | None, Going]] = WeakKeyDictionary()
 
 
 class _Start:
@@ -59,22 +60,22 @@ def started(device: Device | None) -> Generator[Any, None, BaseException | None]
     """Wait until a device is started; None: the default device. Returns the error, if any."""
     loop = asyncio.get_running_loop()
     here = _going_on.setdefault(loop, {})
-    future = here.get(device)
-    if future is None:
+    if device not in here:
         start = _Start(device)
-        future = here[device] = beside(start, lambda: None)
+        here[device] = beside(start, lambda: None)
         # Before those who wait are resumed, which are next in the loop's turn.
-        future.add_done_callback(lambda _: loop.call_soon(_end, here, device, start))
+        here[device].add_done_callback(lambda _: loop.call_soon(_end, here, device, start))
+    future = here[device]
     if future.done():
         while here.get(device) is future:  # others have waited for longer
             yield
         return future.result()
     # Cancelling one of those who wait must not cancel the others.
-    error: BaseException | None = yield from asyncio.shield(future)
+    error = yield from asyncio.shield(future)
     return error
 
 
-def _end(here: dict[Device | None, Any], device: Device | None, start: _Start) -> None:
+def _end(here: dict[Device | None, Going], device: Device | None, start: _Start) -> None:
     del here[device]
     if start.device is not None:
         with suppress(Exception):  # raised to those who run something on the device
