@@ -10,6 +10,22 @@ Attributes that are slots are read by their offsets, which `know` takes from the
 descriptors; every class is compared exactly before. The core opens no library: the backend hands in
 the addresses of the driver's functions.
 
+What is borrowed is used at once, or held. Python code may run in every call that is not plainly C:
+a property, a comparison or a hash of foreign objects, a `with nogil`, a reference that is given up
+(a finaliser), and on Python 3.11 each new object that the collector knows. It may move a tensor,
+free a storage, empty a dictionary or launch the same kernel. So:
+
+- An object from a slot, a dict, a list or a tuple goes to a variable of type `object` (`get`,
+  `found`), never to a `PyObject*` or an address, unless it is compared in the same expression.
+- What a slot held before Python code ran is asked again, or was read to a variable before.
+- The buffer of a `LaunchRecord` is filled and used without Python code in between.
+- A new tuple is shown to the collector when it is `complete`.
+- Who allocates makes the object first that owns the rest.
+- `__dealloc__` uses C fields alone, or the class is `no_gc`: the collector clears objects first.
+
+`tests/native/test_every_moment.py` takes everything away at every such moment; a new rule of this
+kind has its fault under `held:` in `tests/native/faults.txt`.
+
 This is one module, in parts; each part uses those that are included before it.
 """
 from asyncio import _get_running_loop as get_running_loop, current_task

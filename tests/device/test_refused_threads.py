@@ -86,7 +86,9 @@ OPERATIONS: dict[str, Callable[[], Any]] = {
     "upload": lambda: na.from_host(np.ones(LARGE, np.int64)),
     "fill": lambda: na.full(LARGE, 1),
     "launch": lambda: add_one(na.zeros(LARGE)).output(),
-    "zip": lambda: na.zip(na.full(LARGE, 1), na.full(LARGE, 1)).then(lambda pair: na.value(pair[0])),
+    "zip": lambda: na.zip(na.full(LARGE, 1), na.full(LARGE, 1)).then(
+        lambda pair: na.value(pair[0])
+    ),
 }
 
 
@@ -112,7 +114,9 @@ def test_an_operation_is_refused_and_the_next_one_works(
 
 def test_the_error_says_what_to_do(new: Any, refuse: Refusing) -> None:
     refuse("numbasync-cpu97")
-    with pytest.raises(DeviceError, match=r"can't start new thread[\s\S]*ulimit -u[\s\S]*container"):
+    with pytest.raises(
+        DeviceError, match=r"can't start new thread[\s\S]*ulimit -u[\s\S]*container"
+    ):
         na.full(LARGE, 1).sync()
 
 

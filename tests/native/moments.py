@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Moments:
         self.count = 0
         self._act, self._at, self._inside = act, at, False
 
-    def __enter__(self) -> Moments:
+    def __enter__(self) -> Self:
         self._threshold = gc.get_threshold()
         gc.callbacks.append(self._collected)
         gc.set_threshold(1, 10_000, 10_000)

@@ -322,6 +322,7 @@ def test_a_device_is_entered_again_after_another_library_has_switched(null: na.D
         lambda: add_one(z).async_on(stream), stream.synchronize,
         lambda: na.zeros(8).async_on(stream), lambda: na.from_host(source).async_on(stream),
         lambda: z.to_host().async_on(stream), lambda: graph.launch().async_on(stream),
+        lambda: na.zip(add_one(z), add_one(z)).async_on(stream),
     )  # fmt: skip
     for i, call in enumerate(calls, 1):
         call()

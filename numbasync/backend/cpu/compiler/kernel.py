@@ -233,7 +233,7 @@ class Compiled(ProcessorCode):
         others: list[Future[None]] = []  # one by one: those that have begun are waited for
         with contextlib.suppress(RuntimeError):  # no more threads can be started
             for _ in range(workers() - 1):
-                others.append(submit(helpers(), work))
+                others.append(submit(helpers(), work))  # noqa: PERF401 - keeps those before
         work()
         for other in others:
             other.result()
