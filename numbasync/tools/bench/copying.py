@@ -1,5 +1,5 @@
-"""`numbasync bench copy`: uploads and downloads, large and small, pageable and page-locked; and what
-the device computes in place of an upload.
+"""`numbasync bench copy`: uploads and downloads, large and small, pageable and page-locked; and
+what the device computes in place of an upload.
 """
 
 from __future__ import annotations
