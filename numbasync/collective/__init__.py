@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
+from numbasync.arguments import shown
 from numbasync.collective import group_ops, local
 from numbasync.collective.communicator import Communicator as Communicator
 from numbasync.collective.exchange import GroupKey as GroupKey
@@ -67,7 +68,7 @@ def all_reduce(
         )
     if out is not None:
         raise CallerError(
-            f"all_reduce of {comm!r} gives a new tensor, and takes no out={out!r:.40}."
+            f"all_reduce of {comm!r} gives a new tensor, and takes no out={shown(out, 40)}."
         )
     return group_ops.all_reduce(group_ops.checked(parts, "all_reduce"), op, comm)
 
@@ -123,7 +124,7 @@ def broadcast(parts: Any, root: int = 0, *, comm: Communicator | None = None) ->
 def _listed(parts: Any) -> Parts:
     if isinstance(parts, Tensor) or not isinstance(parts, Sequence):
         raise CallerError(
-            f"a collective of one process takes a list with one tensor a device, not {parts!r:.60};"
-            " in a group of processes pass the tensor and comm=..."
+            f"a collective of one process takes a list with one tensor a device, not "
+            f"{shown(parts)}; in a group of processes pass the tensor and comm=..."
         )
     return parts

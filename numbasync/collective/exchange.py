@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.errors import (
     CallerError,
     CollectiveError,
@@ -62,7 +63,7 @@ def new_key(size: int) -> GroupKey:
         CallerError: `size` is not a positive whole number, or the system has no Unix sockets.
     """
     if not isinstance(size, int) or size < 1:
-        raise CallerError(f"a group has 1 rank or more, not {size!r}.")
+        raise CallerError(f"a group has 1 rank or more, not {shown(size)}.")
     if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):
         raise CallerError(f"processes exchange by Unix sockets, which {sys.platform} has not.")
     return GroupKey(tempfile.mkdtemp(prefix="numbasync-"), size)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction
@@ -273,7 +274,7 @@ def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     tensors = tuple(p if type(p) is Tensor else getattr(p, "tensor", p) for p in parts)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise DTypeError(f"{what} takes one tensor a device, not {tensor!r:.60} among them.")
+            raise DTypeError(f"{what} takes one tensor a device, not {shown(tensor)} among them.")
     if not tensors:
         raise CallerError(f"{what} of no tensors: pass one a device.")
     first, devices = tensors[0], [_device(t) for t in tensors]

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from numbasync import backend as backends
+from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
@@ -151,7 +152,7 @@ class Device(Public):
         policy = streams.of_another_library(policy, None) or policy
         if not hasattr(policy, "next_stream") or isinstance(policy, type):
             raise CallerError(
-                f"a policy has next_stream(), which {policy!r:.60} has not; write "
+                f"a policy has next_stream(), which {shown(policy)} has not; write "
                 "device.policy = na.StreamPoolRoundRobin(device), say."
             )
         self._policy = policy
@@ -230,8 +231,7 @@ class Device(Public):
     def pool(self, pool: MemoryPool) -> None:
         if not isinstance(pool, MemoryPool):
             raise CallerError(
-                f"{type(pool).__name__} ({pool!r:.60}) is no pool of memory.\n"
-                "Write: device.pool = device.new_pool()"
+                f"{with_type(pool)} is no pool of memory.\nWrite: device.pool = device.new_pool()"
             )
         if pool.device is not self.backend:
             other = f"{pool.device.kind}:{pool.device.ordinal}"
@@ -367,8 +367,7 @@ def _checked(device: Any, what: str) -> Device:
     if isinstance(device, Device):
         return device
     raise CallerError(
-        f"{what} takes a device, not {type(device).__name__} ({device!r:.60}): write "
-        "na.devices('cpu')[0], say."
+        f"{what} takes a device, not {with_type(device)}: write na.devices('cpu')[0], say."
     )
 
 

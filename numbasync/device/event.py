@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.device import stream as streams
 from numbasync.device.stream import AnyStream, Stream, as_stream
@@ -72,7 +73,7 @@ class Event(Public):
         if event is None:
             raise CallerError(
                 f"Event.of takes an event of any library, not {type(value).__name__} "
-                f"({value!r:.60})."
+                f"({shown(value)})."
             )
         if device is not None and event.device is not device:
             raise DeviceMismatchError(f"{event!r} is no event of {device.label}.")
@@ -144,9 +145,7 @@ class Event(Public):
             CallerError: `later` is no event.
         """
         if not isinstance(later, Event):
-            raise CallerError(
-                f"elapsed_ms takes an event, not {type(later).__name__} ({later!r:.60})."
-            )
+            raise CallerError(f"elapsed_ms takes an event, not {with_type(later)}.")
         if not (self.was_recorded and later.was_recorded):
             raise StateError(
                 f"elapsed_ms needs two recorded events, not {self!r} and {later!r}: call "

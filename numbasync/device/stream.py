@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.device import reactor
 from numbasync.device.in_flight import Progress
@@ -105,7 +106,7 @@ class Stream(Progress, Public):
         if stream is None:
             raise CallerError(
                 f"Stream.of takes a stream of any library, not {type(value).__name__} "
-                f"({value!r:.60})."
+                f"({shown(value)})."
             )
         if device is not None and stream.device is not device:
             raise DeviceMismatchError(f"{stream!r} is no stream of {device.label}.")
@@ -372,7 +373,7 @@ def as_stream(value: object, where: str) -> Stream:
         return value
     stream = of_another_library(value, None)
     if stream is None:
-        raise CallerError(f"{where} takes a stream, not {type(value).__name__} ({value!r:.60}).")
+        raise CallerError(f"{where} takes a stream, not {with_type(value)}.")
     return stream
 
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
@@ -317,7 +318,7 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
         return functools.partial(graphed, copies=copies, most=most)
     run: Callable[..., DeviceOp[Any]] = function
     if not callable(run):
-        raise OperationError(f"na.graphed takes a function, not {function!r:.60}.")
+        raise OperationError(f"na.graphed takes a function, not {shown(function)}.")
     if not isinstance(most, int) or most < 1:
-        raise CallerError(f"most={most!r}: keep 1 capture, or more.")
+        raise CallerError(f"most={shown(most)}: keep 1 capture, or more.")
     return Graphed(run, copies, most)

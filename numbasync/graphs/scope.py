@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from numbasync.arguments import shown
 from numbasync.device.callsite import call_site
 from numbasync.device.stream import AnyStream, Stream, as_stream
 from numbasync.errors import CallerError, StateError
@@ -77,10 +78,10 @@ class ScopeBranch(Public):
         for branch in branches:
             if not isinstance(branch, ScopeBranch) or branch._scope is not self._scope:
                 raise CallerError(
-                    f"join takes branches of this scope, made by fork(), not {branch!r:.60}."
+                    f"join takes branches of this scope, made by fork(), not {shown(branch)}."
                 )
             if branch is self or branch is self._scope:
-                raise CallerError(f"{self!r} joins branches that fork() made, not {branch!r}.")
+                raise CallerError(f"{self!r} joins branches that fork() made, not {shown(branch)}.")
         last = dict.fromkeys(self._branch.last)
         for branch in branches:
             last |= dict.fromkeys(branch._branch.last)

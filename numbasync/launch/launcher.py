@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.kernel_source import hold_source
 from numbasync.backend.protocols import Dim3
 from numbasync.device import stream as streams
@@ -103,7 +104,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         self.kernel = dispatcher
         self.may_alias = may_alias
         if not isinstance(move_inputs, bool):
-            raise LauncherError(f"kernel {self.name}: move_inputs={move_inputs!r:.60} is no bool.")
+            raise LauncherError(f"kernel {self.name}: move_inputs={shown(move_inputs)} is no bool.")
         self.move_inputs = move_inputs
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
@@ -117,7 +118,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         if isinstance(preconditions, str):
             raise LauncherError(
                 f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
-                f"preconditions=[{preconditions!r:.60}]."
+                f"preconditions=[{shown(preconditions)}]."
             )
         self.preconditions = tuple(Precondition(t, self.name, names) for t in preconditions)
         block: int | Dim3 | None = None
@@ -196,7 +197,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         """Numba's syntax: `n` threads in one dimension, `tpb` per block or as many as suit."""
         if not isinstance(n, int | np.integer) or n < 0:
             raise LaunchError(
-                f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
+                f"kernel {self.name}: forall({shown(n)}) threads; write a whole number, 0 or more."
             )
         block = grids.dim3(tpb, "tpb", self.name) if tpb else None
         shared = whole_bytes(sharedmem, self.name)

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from sys import _getframe
 from typing import Any, Never, NoReturn
 
+from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError
@@ -133,7 +134,7 @@ class PreparedLaunch(Public):
     def _refuse(self, name: str, changes: dict[str, Any]) -> NoReturn:
         with suppress_unused_warnings(changes.values()):
             raise LauncherError(
-                f"kernel {self._launcher.label} has no parameter {name!r}: write one of "
+                f"kernel {self._launcher.label} has no parameter {shown(name)}: write one of "
                 f"{', '.join(self._positions)}."
             )
 

@@ -26,13 +26,13 @@ each use its own seed, or its own range of draws.
 from __future__ import annotations
 
 import math
-import operator
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
+from numbasync.arguments import as_whole, shown
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.ops.op import DeviceOp
 from numbasync.random import xoroshiro
@@ -65,18 +65,16 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Ten
     )
     for name, value in (("n", count), ("subsequence_start", start)):
         if value < 0:
-            raise ShapeError(f"random_states with {name}={value}; write 0 or more.")
+            raise ShapeError(f"random_states with {name}={shown(value)}; write 0 or more.")
     spec = contiguous(count, xoroshiro.STATE, records=True)
     return Generated(spec, partial(xoroshiro.states, count, bits, start), "random_states")
 
 
 def _whole(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise DTypeError(
-            f"random_states with {name}={value!r:.60}; write a whole number."
-        ) from None
+    number = as_whole(value)
+    if number is None:
+        raise DTypeError(f"random_states with {name}={shown(value)}; write a whole number.")
+    return number
 
 
 # --- in kernels -------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown, with_type
 from numbasync.backend import array_protocols
 from numbasync.device.callsite import call_site
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
@@ -117,13 +118,13 @@ def _shape_and_dtype(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
     if is_op(t):
         with suppress_unused_warnings((t,)):
             raise OperationError(
-                f"{what} takes a tensor, whose shape is known, not {t!r:.60}: run it first, "
+                f"{what} takes a tensor, whose shape is known, not {shown(t)}: run it first, "
                 f"t = await op, or go on with its value, op.then(na.{what})."
             )
     shape, own = getattr(t, "shape", None), getattr(t, "dtype", None)
     if not isinstance(shape, tuple) or own is None:
         raise OperationError(
-            f"{what} takes a tensor or an array, not {type(t).__name__} ({t!r:.60}).\n"
+            f"{what} takes a tensor or an array, not {with_type(t)}.\n"
             f"Write a shape and a dtype: na.{what.removesuffix('_like')}(shape, ..., dtype=...)"
         )
     return shape, own if dtype is None else dtype
@@ -154,10 +155,13 @@ def arange(
     try:
         count = max(0, math.ceil((last - first) / step))
     except TypeError:
-        raise DTypeError(f"arange from {first!r} to {last!r} by {step!r}: write numbers.") from None
+        raise DTypeError(
+            f"arange from {shown(first)} to {shown(last)} by {shown(step)}: write numbers."
+        ) from None
     except (OverflowError, ValueError):  # infinite, or not a number
         raise ShapeError(
-            f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
+            f"arange from {shown(first)} to {shown(last)} by {shown(step)} has no end; write "
+            "finite numbers."
         ) from None
 
     values = partial(_evenly, first, step, count, element_dtype)
@@ -251,7 +255,7 @@ def _generator(seed: int | None) -> np.random.Generator:
         return np.random.Generator(np.random.Philox(seed))
     except (TypeError, ValueError) as error:
         raise DTypeError(
-            f"seed={seed!r:.60}: {error}; write a whole number of at least 0, or None. A dtype is "
+            f"seed={shown(seed)}: {error}; write a whole number of at least 0, or None. A dtype is "
             "given by its name: dtype=np.float64."
         ) from None
 
@@ -337,10 +341,10 @@ def _readable(t: Any, what: str) -> Tensor:
         return tensor
     with suppress_unused_warnings((t,)):
         raise OperationError(
-            f"{what} takes a tensor, not {t!r:.60}: run it first, t = await op, or go on with its "
+            f"{what} takes a tensor, not {shown(t)}: run it first, t = await op, or go on with its "
             f"value, op.then(lambda t: na.{what}(t, ...))."
             if is_op(t)
-            else f"{what} takes a tensor, not {type(t).__name__} ({t!r:.60}).\n"
+            else f"{what} takes a tensor, not {with_type(t)}.\n"
             "Make one of an array: t = await na.from_host(array)"
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.backend.counters import counters
 from numbasync.device import access
 from numbasync.device.callsite import call_site
@@ -208,7 +209,7 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
             with np.errstate(all="ignore"):
                 element = dtype.type(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
+        raise DTypeError(f"{shown(value)} is no element of type {dtype}: {error}") from None
     return element
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import with_type
 from numbasync.device.submission import Submission
 from numbasync.errors import AliasError, OperationError, StateError
 from numbasync.layout import Layout
@@ -78,7 +79,7 @@ def inout(array: HostArray) -> InOut:
     """
     if not isinstance(array, np.ndarray):
         raise OperationError(
-            f"na.inout takes a NumPy array, not {type(array).__name__} ({array!r:.60}).\n"
+            f"na.inout takes a NumPy array, not {with_type(array)}.\n"
             "A tensor is an output as it is: pass it without na.inout."
         )
     original, array = array, plain(array)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.device.device import Device, chosen_device
 from numbasync.device.storage import Storage
 from numbasync.errors import OperationError
@@ -49,7 +50,7 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         raise OperationError(
-            f"na.HostBuffer{args!r:.60} would not be in page-locked memory: write "
+            f"na.HostBuffer{shown(args)} would not be in page-locked memory: write "
             "na.pinned(shape, dtype), or na.HostBuffer.from_array(array)."
         )
 

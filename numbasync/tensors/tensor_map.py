@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync.native import known
@@ -153,7 +154,7 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
     """
     tensor = t.tensor if isinstance(t, SharedTensor) else t
     if not isinstance(tensor, Tensor):
-        raise CallerError(f"tensor_map of {type(t).__name__} ({t!r:.60}): write a tensor.")
+        raise CallerError(f"tensor_map of {with_type(t)}: write a tensor.")
     storage = tensor.own_storage
     if storage is not None and storage.maps is not None and type(box) is tuple:
         known = storage.maps.get((tensor._layout, tensor.dtype, box, swizzle))
@@ -164,7 +165,7 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
         raise DTypeError(f"tensor_map of {tensor!r}: write one of {', '.join(DTYPES)}.")
     extents = layout.check_shape(box)
     if type(swizzle) is not int or swizzle not in SWIZZLES:
-        raise CallerError(f"tensor_map(swizzle={swizzle!r:.60}): write 128, 64, 32 or 0.")
+        raise CallerError(f"tensor_map(swizzle={shown(swizzle)}): write 128, 64, 32 or 0.")
     _check_tensor(tensor)
     _check_box(tensor, extents, swizzle)
     return TensorMap(tensor, extents, swizzle, MappedTensor(tensor, extents, swizzle))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self, get_args
 
+from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.backend.kernel_checks import ThreadOrder as ThreadOrder
 from numbasync.backend.protocols import Checks
@@ -158,7 +159,7 @@ def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> It
         CallerError: `order` is not a `ThreadOrder`.
     """
     if order not in get_args(ThreadOrder):
-        raise CallerError(f"order={order!r}: write one of {', '.join(get_args(ThreadOrder))}.")
+        raise CallerError(f"order={shown(order)}: write one of {', '.join(get_args(ThreadOrder))}.")
     with device.backend.checked(Checks(order, seed)):
         yield
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
+from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.device.device import Device
 from numbasync.errors import (
@@ -108,7 +109,7 @@ def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
     """
     if fault not in get_args(Fault):
         kinds = ", ".join(repr(k) for k in get_args(Fault))
-        raise CallerError(f"there is no fault {fault!r} to inject; write one of {kinds}.")
+        raise CallerError(f"there is no fault {shown(fault)} to inject; write one of {kinds}.")
     if after < 0:
         raise CallerError(f"after={after}: how many calls go well before; write 0 or more.")
     injected = Injected(device, fault, after)

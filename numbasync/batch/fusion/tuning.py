@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import Limits
 from numbasync.errors import CallerError
 
@@ -76,7 +77,9 @@ class Tuning(_Hashed):
         for name, value in least.items():
             extent = getattr(self, name)
             if type(extent) is not int or extent < value:
-                raise CallerError(f"Tuning: {name}={extent!r}; write a whole number from {value}.")
+                raise CallerError(
+                    f"Tuning: {name}={shown(extent)}; write a whole number from {value}."
+                )
         if self.threads % WARP or self.threads > MOST_THREADS:
             raise CallerError(
                 f"Tuning: threads={self.threads}; write a multiple of {WARP}, at most "

@@ -4,6 +4,7 @@ picture.
 
 from __future__ import annotations
 
+from numbasync.arguments import shown
 from numbasync.batch.codegen.choose import form
 from numbasync.batch.record.nodes import CONSTANT, INPUT
 from numbasync.batch.run.plan import Prepared
@@ -41,7 +42,9 @@ class BatchPlan(Public):
         texts = self.prepared.texts
         if kernel is not None:
             if kernel not in range(len(texts)):
-                raise CallerError(f"source({kernel!r}): the plan has {len(texts)} kernels, from 0.")
+                raise CallerError(
+                    f"source({shown(kernel)}): the plan has {len(texts)} kernels, from 0."
+                )
             return texts[kernel].source
         return "\n\n".join(text.source for text in texts)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, default_device, devices
 from numbasync.errors import CallerError, KernelError, UnsupportedKernelError
@@ -81,7 +82,7 @@ def check_kernel(
     __tracebackhide__ = True
     if reference is not None and not callable(reference):
         raise CallerError(
-            f"check_kernel: the reference is a function of the arguments, not {reference!r:.60}; "
+            f"check_kernel: the reference is a function of the arguments, not {shown(reference)}; "
             "write lambda *args: ... for what is known already."
         )
     subject = Subject(launcher_of(kernel), tuple(args))
@@ -104,7 +105,7 @@ def check_kernel(
 def _pair(launch: Any) -> tuple[Any, Any]:
     if not isinstance(launch, Sequence) or len(launch) != 2:
         raise CallerError(
-            f"check_kernel: grids= has {launch!r:.60}; write (grid, block) for each launch, as in "
+            f"check_kernel: grids= has {shown(launch)}; write (grid, block) for each launch, as in "
             "grids=[(1, 1), (7, 64)]."
         )
     return launch[0], launch[1]
@@ -128,7 +129,9 @@ class Plan:
         options = settings.current()
         for name, value in (("races", races), ("seed", 0 if seed is None else seed)):
             if not isinstance(value, int | np.integer) or value < 0:
-                raise CallerError(f"check_kernel: {name}={value!r}: a whole number of at least 0.")
+                raise CallerError(
+                    f"check_kernel: {name}={shown(value)}: a whole number of at least 0."
+                )
         orders = settings.DEFAULT_RACES if races is True else int(races)
         orders = max(orders, options.races) if orders else 0
         return Plan(orders, options.seed if seed is None else int(seed), tolerance)
@@ -144,12 +147,12 @@ def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) ->
         names = [poison] if isinstance(poison, str) else poison
         if not isinstance(names, Collection):
             raise CallerError(
-                f"check_kernel: poison={poison!r:.60}: True, False, or names of outputs."
+                f"check_kernel: poison={shown(poison)}: True, False, or names of outputs."
             )
         unknown = sorted(set(names) - set(subject.outputs))
         if unknown:
             raise CallerError(
-                f"check_kernel: poison={poison!r}: {unknown[0]} is no output of "
+                f"check_kernel: poison={shown(poison)}: {unknown[0]} is no output of "
                 f"{subject.kernel.label}; its outputs are {', '.join(subject.outputs) or 'none'}."
             )
     generator = np.random.default_rng(seed)
@@ -187,7 +190,7 @@ def _fitting(name: str, part: Any, array: Array) -> Array:
         want = np.asarray(part)
     except ValueError:  # lists of different lengths
         raise CallerError(
-            f"check_kernel: the reference gave {part!r:.60} for {name}, which is no array."
+            f"check_kernel: the reference gave {shown(part)} for {name}, which is no array."
         ) from None
     kinds = "biufc" if array.dtype.kind == "c" else "biuf"
     fits = want.dtype.kind in kinds or is_bfloat16(want.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import Checks
 from numbasync.device.device import Device, devices, use_device
 from numbasync.errors import CallerError, DataRaceError
@@ -123,7 +124,7 @@ def _result(
         op = launch(*arguments)
         if not isinstance(op, DeviceOp):
             raise CallerError(
-                f"find_race: {launch!r:.80} gave {op!r:.80} and no operation.\n"
+                f"find_race: {shown(launch, 80)} gave {shown(op, 80)} and no operation.\n"
                 "Pass the kernel, kernel[grid, block], or a function that gives its launch."
             )
         op.sync()

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.device.device import Device, default_device
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
@@ -138,7 +139,7 @@ def _samples(
 ) -> list[list[float]]:
     """Device milliseconds of each factory's operations, equally many for each factory."""
     if repeats is not None and (not isinstance(repeats, int) or repeats < 2):
-        raise CallerError(f"repeats={repeats!r}: a whole number of at least 2, for a median.")
+        raise CallerError(f"repeats={shown(repeats)}: a whole number of at least 2, for a median.")
     device = default_device()
     stream = device.new_stream()
     scratch = create.empty(flush, np.uint8).sync_on(stream) if flush else None
