@@ -65,7 +65,7 @@ def is_whole(value: object) -> bool:
 
 def as_whole(value: object) -> int | None:
     """`value` as Python's integer; None where it is none, or is True or False."""
-    if isinstance(value, bool) or type(value).__name__ == "bool":  # NumPy's, too
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's, too
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
@@ -121,10 +121,43 @@ def is_one_of(value: object, choices: Iterable[object]) -> bool:
     return any(value is c or (isinstance(value, type(c)) and value == c) for c in choices)
 
 
-def is_real(value: object) -> bool:
-    """Whether `value` is a real number, Python's or NumPy's, or an array of one and of no axes."""
+def is_number(value: object, is_complex: bool = False) -> bool:
+    """Whether `value` is a real or complex number, or an array of one and of no axes.
+
+    Args:
+        is_complex: whether complex numbers count.
+    """
+    if isinstance(value, str | bytes | bytearray) or getattr(value, "ndim", 0) != 0:
+        return False
     try:
-        float(value)  # type: ignore[arg-type]
+        (complex if is_complex else float)(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer that no float reaches
+        return True
     except Exception:
         return False
-    return not isinstance(value, str | bytes | bytearray)
+    return True
+
+
+def check_number(
+    value: object, what: str, error: type[CallerError] = CallerError, is_complex: bool = False
+) -> None:
+    """Refuse what is no number; see `is_number`.
+
+    Args:
+        what: the function and the argument, as in `mean of randn`.
+        error: the class of the error.
+    """
+    if not is_number(value, is_complex):
+        raise error(f"{what} is {shown(value)}: write a number.")
+
+
+def check_bool(value: object, what: str, error: type[CallerError] = CallerError) -> bool:
+    """A truth value, Python's or NumPy's.
+
+    Args:
+        what: the function and the argument, as in `timing of an event`.
+        error: the class of the error.
+    """
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):  # NumPy's
+        raise error(f"{what} is {shown(value)}: write True or False.")
+    return bool(value)

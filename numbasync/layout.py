@@ -235,7 +235,7 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
     base = np.lib.stride_tricks.as_strided(memory, at.shape, at.strides)
     try:
         part = base[parts]
-    except IndexError as error:
+    except (IndexError, OverflowError, TypeError, ValueError) as error:
         raise ShapeError(f"{error}; the shape is {at.shape}.") from None
     start = part.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     return Layout(at.offset + start, part.shape, part.strides)

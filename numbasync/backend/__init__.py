@@ -11,7 +11,7 @@ import threading
 from collections.abc import Hashable
 from functools import lru_cache
 
-from numbasync.arguments import is_one_of, shown
+from numbasync.arguments import is_one_of, shown, with_type
 from numbasync.backend.protocols import Device
 from numbasync.errors import CallerError, DeviceMismatchError, DeviceUnavailableError
 
@@ -56,6 +56,19 @@ def devices(kind: str | None = None) -> tuple[Device, ...]:
         if kind == "cpu":
             return _cpu()
         return (*_cuda()[0], *_cpu())
+
+
+def check_backend(device: object, what: str) -> None:
+    """Refuse what is no device of a backend.
+
+    Raises:
+        CallerError: the message says that `what` is not what programs call.
+    """
+    if isinstance(device, type) or not hasattr(device, "host_buffer"):
+        raise CallerError(
+            f"{what} takes a device of a backend, not {with_type(device)}: write "
+            "na.default_device(), and of a device device.new_pool()."
+        )
 
 
 def why_unavailable(kind: str) -> str:

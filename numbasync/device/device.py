@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from numbasync import backend as backends
-from numbasync.arguments import shown, with_type
+from numbasync.arguments import check_whole, shown, with_type
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
@@ -34,6 +34,9 @@ from numbasync.native import core, known, new_lock
 from numbasync.public import Public
 
 MOST_SUSPECTS = 16  # submissions that the message of a fault names
+
+
+MOST_PRIORITY = 2**31 - 1  # a driver takes 32 bits, and the nearest priority that it has
 
 
 @known
@@ -55,6 +58,7 @@ class Device(Public):
     )  # fmt: skip
 
     def __init__(self, backend: protocols.Device) -> None:
+        backends.check_backend(backend, "Device")
         self.backend = backend
         self.kind = backend.kind
         self.ordinal = backend.ordinal
@@ -96,6 +100,8 @@ class Device(Public):
         Args:
             priority: lower numbers run first, where the device has priorities.
         """
+        if type(priority) is not int or abs(priority) > MOST_PRIORITY:
+            priority = check_whole(priority, "a stream's priority", -MOST_PRIORITY, MOST_PRIORITY)
         self.check()
         self.reclaim()
         with self._lock:
@@ -295,7 +301,7 @@ class Device(Public):
 
     def can_access(self, other: Device) -> bool:
         """Whether kernels of this device can read `other`'s memory directly."""
-        return self is other or self.backend.can_access(other.backend)
+        return self is other or self.backend.can_access(_checked(other, "can_access").backend)
 
     def __repr__(self) -> str:
         return f"<Device {self.label} {self.name}>"

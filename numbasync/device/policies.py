@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from numbasync.arguments import check_whole, shown, with_type
-from numbasync.device.stream import Stream
+from numbasync.arguments import check_whole, shown
+from numbasync.device.stream import Stream, check_source
 from numbasync.errors import CallerError
 from numbasync.native import known
 
@@ -36,14 +36,7 @@ class SchedulingPolicy(Protocol):
 
 
 def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
-    if not hasattr(device, "new_stream"):
-        raise CallerError(
-            f"a policy needs a device, not {with_type(device)}: write "
-            "na.default_device(), or one of na.devices()."
-        )
-    priority = check_whole(
-        priority, "a policy's priority (0 or, for urgent work, -1)", -(2**31), 2**31 - 1
-    )
+    check_source(device, "a policy")
     count = check_whole(n, "a policy's number of streams, n,", 1, MOST_STREAMS)
     return tuple(device.new_stream(priority) for _ in range(count))
 

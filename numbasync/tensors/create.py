@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
-from numbasync.arguments import shown, with_type
+from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.backend import array_protocols
 from numbasync.device.callsite import call_site
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
@@ -150,6 +150,8 @@ def arange(
     """
     element_dtype = layout.check_dtype(dtype)
     first, last = (0, start) if stop is None else (start, stop)
+    for name, bound in (("start", first), ("stop", last), ("step", step)):
+        check_number(bound, f"{name} of arange", DTypeError)
     if step == 0:
         raise ShapeError("arange with a step of 0 has no end; write a step that is not 0.")
     try:
@@ -176,7 +178,9 @@ def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> Host
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
-    spec = contiguous(count, dtype)
+    for name, bound in (("start", start), ("stop", stop)):
+        check_number(bound, f"{name} of linspace", DTypeError, is_complex=True)
+    spec = contiguous(check_whole(count, "count of linspace", 0, error=ShapeError), dtype)
     return Generated(spec, partial(_spaced, start, stop, spec.shape[0], spec.dtype), "linspace")
 
 
@@ -231,6 +235,8 @@ def randn(
         DTypeError: the dtype is neither float32 nor float64, or the seed is invalid.
     """
     element_dtype = _float(dtype, "randn")
+    check_number(mean, "mean of randn", DTypeError)
+    check_number(std, "std of randn", DTypeError)
     extents, generator = layout.check_shape(shape), _generator(seed)
 
     values = partial(_normal, generator, extents, element_dtype, mean, std)

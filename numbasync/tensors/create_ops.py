@@ -197,8 +197,12 @@ def element(value: Any, dtype: np.dtype[Any]) -> np.generic:
 def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     """`element` for values of any type, without the memo."""
     plain(value)  # refuses masked values
-    if np.shape(value):
-        raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
+    try:
+        shape = np.shape(value)
+    except (TypeError, ValueError) as error:  # ragged, or no array after all
+        raise DTypeError(f"{shown(value)} is no element of type {dtype}: {error}") from None
+    if shape:
+        raise ShapeError(f"the value must be one number, not an array of shape {shape}.")
     try:
         if dtype.kind in "iu":
             element: np.generic = dtype.type(int(value))

@@ -38,6 +38,10 @@ class InOut:
         self.array = array
         self.cut = cut
         self.given = array if given is None else given
+        if not isinstance(array, np.ndarray):
+            raise OperationError(
+                f"an InOut is of a NumPy array, not {with_type(array)}: write na.inout(array)."
+            )
 
     def partition(self, tile: int | tuple[int, ...]) -> InOut:
         """The array cut into tiles, one per block, as `Tensor.partition`."""

@@ -8,6 +8,7 @@ like all work on one tensor.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, ClassVar, Self
 
@@ -74,7 +75,8 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
     @classmethod
     def _make(cls, shape: Any, dtype: Any, device: Device | None) -> Self:
         extents, element = layout.check_shape(shape), layout.check_dtype(dtype, records=True)
-        nbytes = int(np.prod(extents, dtype=np.int64)) * element.itemsize
+        layout.contiguous_strides(extents, element.itemsize)  # refuses what no memory holds
+        nbytes = math.prod(extents) * element.itemsize
         block = chosen_device(device, "a page-locked array").backend.host_buffer(max(nbytes, 1))
         buffer = block[:nbytes].view(element).reshape(extents).view(cls)
         buffer._storage = Storage(cls._host, _Block(block))  # type: ignore[arg-type]  # no pool

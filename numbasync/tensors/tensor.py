@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbasync import layout
-from numbasync.arguments import shown
+from numbasync.arguments import shown, with_type
 from numbasync.device.device import Device
 from numbasync.errors import (
     DTypeError,
@@ -168,6 +168,10 @@ class SharedTensor(NoOperators, Public):
     __slots__ = ("tensor",)
 
     def __init__(self, tensor: Tensor) -> None:
+        if not isinstance(tensor, Tensor):
+            raise OperationError(
+                f"a SharedTensor is of a tensor, not {with_type(tensor)}: write t.shared()."
+            )
         self.tensor = tensor
 
     @property

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, overload
 
-from numbasync.arguments import shown
+from numbasync.arguments import shown, with_type
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError, LaunchError, OperationError
@@ -43,6 +43,11 @@ class Autotuned(Public, Generic[P]):
     """
 
     def __init__(self, choices: Choices) -> None:
+        if not isinstance(choices, Choices):
+            raise LauncherError(
+                f"Autotuned is made of a kernel, not of {with_type(choices)}: write "
+                "na.autotune(kernel, configs)."
+            )
         self.name = choices.configurations.name
         self._choices = choices
 
