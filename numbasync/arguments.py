@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from numbasync.errors import CallerError
 
+LARGEST = 2**63 - 1  # of whole numbers that count something; kernels' numbers have limits of theirs
 MOST_DIGITS = 40  # of an integer in a message
 
 
@@ -76,8 +77,8 @@ def as_whole(value: object) -> int | None:
 def check_whole(
     value: object,
     what: str,
-    least: int | None = None,
-    most: int | None = None,
+    least: int = -LARGEST,
+    most: int = LARGEST,
     error: type[CallerError] = CallerError,
 ) -> int:
     """An integer from `least` to `most`, both included.
@@ -89,12 +90,13 @@ def check_whole(
         CallerError, or `error`, which is one: it is none, or is outside.
     """
     number = as_whole(value)
-    if number is not None and (least is None or number >= least):  # noqa: SIM102
-        if most is None or number <= most:
-            return number
-    limits = "" if least is None else f" of at least {least:,}"
-    if most is not None:
-        limits = f" from {least:,} to {most:,}"
+    if number is not None and least <= number <= most:
+        return number
+    limits = f" from {least:,} to {most:,}" if most != LARGEST else f" of at least {least:,}"
+    if least == -LARGEST:
+        limits = ""
+    elif number is not None and number > most == LARGEST:
+        limits += ", and less than 2**63"
     raise error(f"{what} is {shown(value)}: write a whole number{limits}.")
 
 
@@ -116,13 +118,24 @@ def as_wholes(value: object) -> tuple[int, ...] | None:
         return None
 
 
+def as_items(value: object) -> tuple[Any, ...] | None:
+    """The items of a list, a tuple or another iterable that is no text; None of anything else."""
+    if isinstance(value, str | bytes | bytearray | Mapping):
+        return None
+    try:
+        return tuple(value)  # type: ignore[arg-type]
+    except Exception:  # TypeError, or the caller's own
+        return None
+
+
 def is_one_of(value: object, choices: Iterable[object]) -> bool:
     """Whether `value` equals one of `choices`, which are strings, numbers or None."""
     return any(value is c or (isinstance(value, type(c)) and value == c) for c in choices)
 
 
 def is_number(value: object, is_complex: bool = False) -> bool:
-    """Whether `value` is a real or complex number, or an array of one and of no axes.
+    """Whether `value` is a real or complex number that float64 reaches, or an array of one and of
+    no axes.
 
     Args:
         is_complex: whether complex numbers count.
@@ -131,8 +144,6 @@ def is_number(value: object, is_complex: bool = False) -> bool:
         return False
     try:
         (complex if is_complex else float)(value)  # type: ignore[arg-type]
-    except OverflowError:  # an integer that no float reaches
-        return True
     except Exception:
         return False
     return True
@@ -148,7 +159,7 @@ def check_number(
         error: the class of the error.
     """
     if not is_number(value, is_complex):
-        raise error(f"{what} is {shown(value)}: write a number.")
+        raise error(f"{what} is {shown(value)}: write a number that float64 reaches.")
 
 
 def check_bool(value: object, what: str, error: type[CallerError] = CallerError) -> bool:

@@ -60,11 +60,11 @@ def check_shape(shape: Any) -> Shape:
         ShapeError: an extent is negative or no integer.
     """
     # The usual cases first: `as_wholes` takes longer than the rest of `na.empty`.
-    if type(shape) is int and shape >= 0:
+    if type(shape) is int and 0 <= shape <= MOST_BYTES:
         return (shape,)
     if type(shape) is tuple:
         for extent in shape:
-            if type(extent) is not int or extent < 0:
+            if type(extent) is not int or not 0 <= extent <= MOST_BYTES:
                 break
         else:
             return shape
@@ -73,6 +73,8 @@ def check_shape(shape: Any) -> Shape:
         raise ShapeError(f"a shape is a whole number or a tuple of them, not {shown(shape)}.")
     if any(n < 0 for n in extents):
         raise ShapeError(f"a shape has no negative extents: {shown(extents)}.")
+    if any(n > MOST_BYTES for n in extents):
+        raise ShapeError(f"a shape has no extents beyond 2**63 - 1: {shown(extents)}.")
     return extents
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from numbasync.arguments import shown
+from numbasync.arguments import shown, with_type
 from numbasync.errors import CallerError, LauncherError, ShapeError
 from numbasync.layout import check_dtype, check_shape
 
@@ -78,6 +78,12 @@ class SharedLayout:
     align: int
 
     def __post_init__(self) -> None:
+        known = isinstance(self.arrays, tuple) and self.arrays
+        if not known or not all(isinstance(array, SharedArray) for array in self.arrays):
+            raise CallerError(
+                f"a SharedLayout is of arrays, not of {with_type(self.arrays)}: write "
+                "na.shared_layout(a=(dtype, shape))."
+            )
         # Before a kernel is compiled that uses the layout: Numba looks for new types only then.
         from numbasync.backend import shared_layout_types  # noqa: F401
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from numbasync.arguments import shown
+from numbasync.arguments import is_one_of, shown
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand
 from numbasync.batch.record.recorder import Of, Recorder
@@ -93,7 +93,7 @@ class Vocabulary:
 
         Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
         """
-        if approximate not in ("none", "tanh"):
+        if not is_one_of(approximate, ("none", "tanh")):
             raise CallerError(f"gelu: approximate={shown(approximate)}; write 'none' or 'tanh'.")
         return self.recorder.elementwise("gelu" if approximate == "none" else "gelu_tanh", x)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbasync import layout
-from numbasync.arguments import shown, with_type
+from numbasync.arguments import as_whole, shown, with_type
 from numbasync.backend.protocols import Rank
 from numbasync.collective.communicator import Channel, Communicator, WorkOnDevice
 from numbasync.collective.exchange import GroupKey
@@ -263,7 +263,7 @@ def check_rank(rank: Any, ranks: int) -> None:
     Raises:
         CallerError: no such rank.
     """
-    if rank not in range(ranks):
+    if as_whole(rank) not in range(ranks):
         raise CallerError(f"there are ranks 0 to {ranks - 1}, and not {shown(rank, 40)}.")
 
 

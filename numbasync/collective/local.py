@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from numbasync.arguments import shown
+from numbasync.arguments import shown, with_type
 from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction
@@ -271,6 +271,8 @@ def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     Raises:
         DTypeError, ShapeError, CallerError: they are not.
     """
+    if not isinstance(parts, Sequence) or isinstance(parts, Tensor | str):
+        raise DTypeError(f"{what} takes a list of one tensor a device, not {with_type(parts)}.")
     tensors = tuple(p if type(p) is Tensor else getattr(p, "tensor", p) for p in parts)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):

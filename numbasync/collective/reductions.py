@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.arguments import shown
+from numbasync.arguments import is_one_of, shown
 from numbasync.errors import CallerError, DTypeError
 
 REDUCTIONS: dict[str, np.ufunc] = {
@@ -27,7 +27,7 @@ def check_reduction(op: str, dtype: np.dtype[Any]) -> None:
         CallerError: there is no such reduction.
         DTypeError: elements of this dtype are not reduced.
     """
-    if op not in REDUCTIONS:
+    if not is_one_of(op, REDUCTIONS):
         raise CallerError(f"a reduction is one of {', '.join(REDUCTIONS)}, not {shown(op, 40)}.")
     if dtype.kind not in "fiu" or (op == "avg" and dtype.kind != "f"):
         advice = "Convert it first: await t.astype(np.float32)."

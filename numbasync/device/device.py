@@ -301,7 +301,7 @@ class Device(Public):
 
     def can_access(self, other: Device) -> bool:
         """Whether kernels of this device can read `other`'s memory directly."""
-        return self is other or self.backend.can_access(_checked(other, "can_access").backend)
+        return self is other or self.backend.can_access(check_device(other, "can_access").backend)
 
     def __repr__(self) -> str:
         return f"<Device {self.label} {self.name}>"
@@ -366,10 +366,10 @@ def chosen_device(device: Device | None, what: str) -> Device:
     Raises:
         CallerError: `device` is no device. The message says that `what` takes a device.
     """
-    return default_device() if device is None else _checked(device, what)
+    return default_device() if device is None else check_device(device, what)
 
 
-def _checked(device: Any, what: str) -> Device:
+def check_device(device: Any, what: str) -> Device:
     if isinstance(device, Device):
         return device
     raise CallerError(
@@ -390,7 +390,7 @@ def use_device(device: Device | str) -> Iterator[Device]:
     """
     if isinstance(device, str):
         device = _device_for(backends.named(device))
-    _checked(device, "use_device")
+    check_device(device, "use_device")
     token = _current.set(device)
     try:
         yield device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from numbasync.arguments import with_type
+from numbasync.arguments import check_bool, with_type
 from numbasync.backend import protocols
 from numbasync.device import stream as streams
 from numbasync.device.stream import AnyStream, Stream, as_stream

@@ -281,7 +281,7 @@ def whole_bytes(value: Any, kernel: str) -> int:
         LaunchError: the value is not a whole number.
     """
     number = as_whole(value)
-    if number is None or not 0 <= number < 2**31:
+    if number is None:
         raise LaunchError(
             f"kernel {kernel}: dynamic shared memory is a whole number of bytes, not "
             f"{shown(value)}."

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from sys import _getframe
 from typing import Any, Never, NoReturn
 
-from numbasync.arguments import shown
+from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError
@@ -46,6 +46,11 @@ class PreparedLaunch(Public):
     )  # fmt: skip
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
+        if not hasattr(launcher, "parameters"):
+            raise LauncherError(
+                f"a PreparedLaunch is of a kernel, not of {with_type(launcher)}: write "
+                "kernel.prepare(...)."
+            )
         with suppress_unused_warnings(values):
             lazy = [p.name for p, v in zip(launcher.parameters, values, strict=True) if is_op(v)]
             if lazy:

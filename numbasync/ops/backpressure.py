@@ -14,7 +14,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from numbasync.arguments import as_whole, shown
+from numbasync.arguments import LARGEST, as_whole, shown
 from numbasync.device import reactor
 from numbasync.device.device import Device, chosen_device
 from numbasync.device.limit_scope import InFlight, Limit, limits_here
@@ -205,7 +205,7 @@ def _bound(name: str, value: Any) -> int | None:
     if value is None:
         return None
     bound = as_whole(value)
-    if bound is None or bound < 1:
+    if bound is None or not 1 <= bound <= LARGEST:
         raise CallerError(
             f"limit({name}={shown(value)}): nothing could ever be submitted; write a whole number "
             f"of at least 1, or leave {name} out for no bound."

@@ -20,7 +20,7 @@ from numbasync.arguments import with_type
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.submission import Submission
-from numbasync.errors import CallerError, DeviceLostError, DriverError
+from numbasync.errors import CallerError, DeviceLostError, DriverError, OperationError
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
 from numbasync.ops.gather import _Enqueued, _start
 from numbasync.ops.run import awaited
@@ -252,7 +252,11 @@ def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> 
             return future
     try:
         return asyncio.Task(coro, loop=loop, **options)
-    except (AttributeError, RuntimeError):
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        if not asyncio.iscoroutine(coro):
+            raise OperationError(
+                f"task_factory takes a coroutine, not {with_type(coro)}: write op.coroutine()."
+            ) from None
         if isinstance(loop, asyncio.AbstractEventLoop):
             raise
         raise CallerError(

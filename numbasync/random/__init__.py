@@ -40,6 +40,8 @@ from numbasync.tensors.array_spec import contiguous
 from numbasync.tensors.create_ops import Generated
 from numbasync.tensors.tensor import Tensor
 
+MOST_SUBSEQUENCE = 2**64 - 1  # a jump is 2**64 states of 2**128
+
 
 def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Tensor]:
     """States for `n` generators of `numba.cuda.random`, equal to those that its
@@ -66,6 +68,11 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Ten
     for name, value in (("n", count), ("subsequence_start", start)):
         if value < 0:
             raise ShapeError(f"random_states with {name}={shown(value)}; write 0 or more.")
+    if start > MOST_SUBSEQUENCE:
+        raise ShapeError(
+            f"random_states with subsequence_start={shown(start)}; write at most 2**64 - 1, the "
+            "last subsequence."
+        )
     spec = contiguous(count, xoroshiro.STATE, records=True)
     return Generated(spec, partial(xoroshiro.states, count, bits, start), "random_states")
 

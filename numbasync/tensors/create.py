@@ -56,7 +56,7 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """
     element, extents = layout.check_dtype(dtype), layout.check_shape(shape)
     if len(extents) < 2:
-        raise ShapeError(f"rows at a pitch need two axes or more, not the shape {extents}.")
+        raise ShapeError(f"rows at a pitch need two axes or more, not the shape {shown(extents)}.")
     *rows, columns = extents
     padded = -(-columns * element.itemsize // PITCH) * PITCH // element.itemsize
     padded_op = Full(ArraySpec((*rows, padded), element), None, "empty_pitched")
@@ -181,7 +181,13 @@ def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> 
     for name, bound in (("start", start), ("stop", stop)):
         check_number(bound, f"{name} of linspace", DTypeError, is_complex=True)
     spec = contiguous(check_whole(count, "count of linspace", 0, error=ShapeError), dtype)
-    return Generated(spec, partial(_spaced, start, stop, spec.shape[0], spec.dtype), "linspace")
+    first, last = (_as_float(bound) for bound in (start, stop))
+    return Generated(spec, partial(_spaced, first, last, spec.shape[0], spec.dtype), "linspace")
+
+
+def _as_float(bound: Any) -> Any:
+    """An integer that NumPy has no type for as the nearest float64."""
+    return float(bound) if isinstance(bound, int) else bound
 
 
 def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:

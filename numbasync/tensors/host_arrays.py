@@ -159,6 +159,8 @@ def host_array(x: Any) -> np.ndarray[Any, Any]:
         return np.asarray(array)
     try:
         made = np.asarray(x)
+    except CallerError:  # of a tensor or an operation
+        raise
     except (TypeError, ValueError, RecursionError) as error:  # ragged, or too deep
         raise DTypeError(f"{with_type(x)} is no array of numbers: {error}") from None
     return np.asarray(plain(made))

@@ -38,9 +38,10 @@ class InOut:
         self.array = array
         self.cut = cut
         self.given = array if given is None else given
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.ndarray) or not (cut is None or isinstance(cut, Partition)):
             raise OperationError(
-                f"an InOut is of a NumPy array, not {with_type(array)}: write na.inout(array)."
+                f"an InOut is of a NumPy array and its tiles, not of {with_type(array)} and "
+                f"{with_type(cut)}: write na.inout(array)."
             )
 
     def partition(self, tile: int | tuple[int, ...]) -> InOut:

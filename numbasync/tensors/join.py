@@ -122,7 +122,8 @@ class Joined(DeviceOp[Tensor]):
         rank = len(shapes[0]) + self._is_new
         if not -rank <= self._axis < rank:
             raise ShapeError(
-                f"{self._name} along axis {self._axis}, of {rank} axes: write one from {-rank} to "
+                f"{self._name} along axis {shown(self._axis)}, of {rank} axes: write one from "
+                f"{-rank} to "
                 f"{rank - 1}."
             )
         axis = self._axis % rank

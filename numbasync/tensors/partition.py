@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from numbasync import layout
-from numbasync.arguments import as_whole, as_wholes, shown
-from numbasync.errors import ShapeError
+from numbasync.arguments import as_whole, as_wholes, check_bool, shown, with_type
+from numbasync.errors import OperationError, ShapeError
 from numbasync.native import known
 from numbasync.public import Public
 
@@ -34,9 +34,14 @@ class Partition(Public):
 
     def __init__(self, tensor: Tensor, tile: int | tuple[int, ...], *, exact: bool = True) -> None:
         self.tensor = tensor
-        self.tile = _check_tile(tile, tensor.shape)
-        self.grid = tuple(-(-n // t) for n, t in zip(tensor.shape, self.tile, strict=True))
-        self.exact = exact
+        shape = getattr(tensor, "shape", None)
+        if type(shape) is not tuple:
+            raise OperationError(
+                f"a Partition is of a tensor, not {with_type(tensor)}: write t.partition(tile)."
+            )
+        self.tile = _check_tile(tile, shape)
+        self.grid = tuple(-(-n // t) for n, t in zip(shape, self.tile, strict=True))
+        self.exact = exact if type(exact) is bool else check_bool(exact, "exact of a Partition")
         self.blocks: int | None = None
         self._fingerprint = -1
 
@@ -138,6 +143,6 @@ def _check_tile(tile: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
             f"the tile {shown(extents)} has {len(extents)} extents, the tensor of shape {shape} "
             f"has {len(shape)} axes."
         )
-    if any(n < 1 for n in extents):
-        raise ShapeError(f"a tile has positive extents: {shown(extents)}.")
+    if any(not 1 <= n <= layout.MOST_BYTES for n in extents):
+        raise ShapeError(f"a tile has positive extents, less than 2**63: {shown(extents)}.")
     return extents

@@ -56,6 +56,11 @@ class TensorMap(NoOperators, Public):
     def __init__(
         self, tensor: Tensor, box: tuple[int, ...], swizzle: int, mapped: MappedTensor
     ) -> None:
+        if not isinstance(mapped, MappedTensor):
+            raise CallerError(
+                f"a TensorMap is made of a tensor, not of {with_type(mapped)}: write "
+                "na.tensor_map(t, box)."
+            )
         self.tensor = tensor
         self.box = box
         self.swizzle = swizzle
@@ -192,12 +197,14 @@ def _check_tensor(tensor: Tensor) -> None:
 def _check_box(tensor: Tensor, box: tuple[int, ...], swizzle: int) -> None:
     if len(box) != tensor.ndim or not all(1 <= n <= MOST_EXTENT for n in box):
         raise ShapeError(
-            f"a box of {box} of {tensor!r}: write {tensor.ndim} extents from 1 to {MOST_EXTENT}."
+            f"a box of {shown(box)} of {tensor!r}: write {tensor.ndim} extents from 1 to "
+            f"{MOST_EXTENT}."
         )
     nbytes = box[-1] * tensor.dtype.itemsize
     if nbytes % UNIT or (swizzle and nbytes > swizzle):
         most = f", at most {swizzle} with this swizzle" if swizzle else ""
         raise ShapeError(
-            f"a box of {box} of {tensor!r} has rows of {nbytes} bytes: write a multiple of {UNIT}"
+            f"a box of {shown(box)} of {tensor!r} has rows of {nbytes} bytes: write a multiple of "
+            f"{UNIT}"
             f"{most}."
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, overload
 
-from numbasync.arguments import shown, with_type
+from numbasync.arguments import is_number, shown, with_type
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError, LaunchError, OperationError
@@ -189,9 +189,7 @@ def autotune(
     name = configurations.name
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 2:
         raise LaunchError(f"autotune of {name}: rounds={shown(rounds)}; write 2 or more.")
-    if tolerance is not None and not (
-        isinstance(tolerance, int | float) and 0 <= tolerance < math.inf
-    ):
+    if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < math.inf):
         raise LaunchError(f"autotune of {name}: tolerance={shown(tolerance)}; write 0 or more.")
     if reference is not None and not callable(reference):
         raise LauncherError(f"autotune of {name}: reference={shown(reference)} is no function.")

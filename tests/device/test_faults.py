@@ -306,7 +306,10 @@ def test_what_is_no_fault_is_refused(device: na.Device) -> None:
     fire: Any = "fire"
     with pytest.raises(CallerError, match="'allocation', 'kernel'"), inject(device, fire):
         pass
-    with pytest.raises(CallerError, match="after=-1"), inject(device, "kernel", after=-1):
+    with (
+        pytest.raises(CallerError, match="is -1: write a whole number"),
+        inject(device, "kernel", after=-1),
+    ):
         pass
 
 

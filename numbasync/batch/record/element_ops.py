@@ -206,7 +206,7 @@ def check_dtype(dtype: Any, what: str) -> DType:
     try:
         is_named = isinstance(dtype, str) and dtype == "bfloat16"  # which NumPy may not know yet
         parsed: DType = bfloat16() if is_named else np.dtype("None" if dtype is None else dtype)
-    except TypeError:
+    except Exception:  # TypeError, and whatever an attribute `dtype` raises
         raise DTypeError(
             f"{what}: {shown(dtype)} is not a NumPy dtype; write np.float32."
         ) from None

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.arguments import shown
+from numbasync.arguments import as_items, as_whole, shown
 from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, default_device, devices
 from numbasync.errors import CallerError, KernelError, UnsupportedKernelError
@@ -85,6 +85,9 @@ def check_kernel(
             f"check_kernel: the reference is a function of the arguments, not {shown(reference)}; "
             "write lambda *args: ... for what is known already."
         )
+    for name, value in (("args", args), ("grids", grids)):
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise CallerError(f"check_kernel: {name}={shown(value)}: write a tuple or a list.")
     subject = Subject(launcher_of(kernel), tuple(args))
     subject.check_tile(tile)
     plan = Plan.of(races, seed, Tolerance(rtol, atol, ulp))
@@ -111,6 +114,9 @@ def _pair(launch: Any) -> tuple[Any, Any]:
     return launch[0], launch[1]
 
 
+MOST_RACES = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The extent of a check.
@@ -127,10 +133,12 @@ class Plan:
     def of(races: int | bool, seed: int | None, tolerance: Tolerance) -> Plan:
         """The plan from the arguments of `check_kernel` and the options of the session."""
         options = settings.current()
-        for name, value in (("races", races), ("seed", 0 if seed is None else seed)):
-            if not isinstance(value, int | np.integer) or value < 0:
+        asked = (("races", races, MOST_RACES), ("seed", 0 if seed is None else seed, 2**63 - 1))
+        for name, value, most in asked:
+            number = int(value) if isinstance(value, bool) else as_whole(value)
+            if number is None or not 0 <= number <= most:
                 raise CallerError(
-                    f"check_kernel: {name}={shown(value)}: a whole number of at least 0."
+                    f"check_kernel: {name}={shown(value)}: a whole number from 0 to {most:,}."
                 )
         orders = settings.DEFAULT_RACES if races is True else int(races)
         orders = max(orders, options.races) if orders else 0
@@ -144,11 +152,12 @@ def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) ->
     if poison is True:
         names = only_stored_to(subject.kernel.py_func) & set(subject.outputs) - subject.shared
     else:
-        names = [poison] if isinstance(poison, str) else poison
-        if not isinstance(names, Collection):
+        listed = (poison,) if isinstance(poison, str) else as_items(poison)
+        if listed is None or not all(isinstance(n, str) for n in listed):
             raise CallerError(
                 f"check_kernel: poison={shown(poison)}: True, False, or names of outputs."
             )
+        names = listed
         unknown = sorted(set(names) - set(subject.outputs))
         if unknown:
             raise CallerError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.arguments import shown
+from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.backend.protocols import Checks
 from numbasync.device.device import Device, devices, use_device
 from numbasync.errors import CallerError, DataRaceError
@@ -93,6 +93,15 @@ def find_race(
         CallerError: `launch` returns no operation.
         KernelError: the kernel failed in another way.
     """
+    for name, value in (("orders", orders), ("seed", seed)):
+        check_whole(value, f"{name} of find_race", 0)
+    if rtol is not None:
+        check_number(rtol, "rtol of find_race")
+    if not callable(launch) or not isinstance(args, Sequence):
+        raise CallerError(
+            f"find_race takes a kernel and a list of arguments, not {with_type(launch)} and "
+            f"{with_type(args)}."
+        )
     device = devices("cpu")[0]
     accesses = ""
     try:
