@@ -9,10 +9,10 @@ In a group of processes each process passes its tensor and its communicator, and
     comm = await na.collective.connect(key, rank)  # key = na.collective.new_key(2), created once
     total = await na.collective.all_reduce(t, comm=comm)
 
-Where the devices have a library of collectives, which for GPUs is NCCL (`pip install
-numbasync[nccl]`), it runs them, and its rounding is its own. Else reductions are done in the order
-of the devices or ranks, in the dtype of the elements: ((x0 + x1) + x2). Every device has the same
-bits, either way.
+Where the devices have a library of collectives, which for GPUs is NCCL (from a
+checkout: `pip install '.[nccl]'`), it runs them, and its rounding is its own. Else reductions are
+done in the order of the devices or ranks, in the dtype of the elements: ((x0 + x1) + x2). Every
+device has the same bits, either way.
 """
 
 from __future__ import annotations
