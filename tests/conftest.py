@@ -9,12 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import numbasync as na
 from numbasync import native
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent
+
+# The one profile of all property tests: how long an example takes depends on what else runs here.
+settings.register_profile(
+    "beside others", deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+settings.load_profile("beside others")
 
 # Files that compile many kernels or start many processes: `--tier all` runs them, too. The longest
 # come first: then several workers, which take whole files, end together. The ready kernels come
