@@ -113,7 +113,7 @@ def as_wholes(value: object) -> tuple[int, ...] | None:
     if isinstance(value, str | bytes | bytearray) or not (isinstance(value, Sequence) or is_array):
         return None
     try:
-        return tuple(map(operator.index, value))  # type: ignore[call-overload, no-any-return]
+        return tuple(map(operator.index, value))  # type: ignore[call-overload]
     except Exception:  # of an element, or of a class that is no sequence after all
         return None
 
@@ -143,7 +143,7 @@ def is_number(value: object, is_complex: bool = False) -> bool:
     if isinstance(value, str | bytes | bytearray) or getattr(value, "ndim", 0) != 0:
         return False
     try:
-        (complex if is_complex else float)(value)  # type: ignore[arg-type]
+        (complex if is_complex else float)(value)  # type: ignore[arg-type, call-overload]
     except Exception:
         return False
     return True

@@ -13,6 +13,7 @@ import re
 import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +115,8 @@ VALUES: dict[str, Make] = {
     "infinite": lambda d: float("inf"), "bytes": lambda d: b"ab", "2**63": lambda d: 2**63,
     "zero": lambda d: 0, "True": lambda d: True, "complex": lambda d: 1j, "set": lambda d: {1},
     "objects": lambda d: np.array([object(), None]), "swapped": lambda d: np.ones(4, ">f4"),
-    "masked": lambda d: np.ma.masked_array([1.0, 2.0], [0, 1]), "texts": lambda d: np.array(["a"]),
+    "masked": lambda d: np.ma.masked_array([1.0, 2.0], [False, True]),
+    "texts": lambda d: np.array(["a"]),
     "records": lambda d: np.zeros(3, [("a b", "i4"), ("x", "f8")]), "0-d": lambda d: np.array(3.0),
     "times": lambda d: np.array(["2020-01-01"], "M8[D]"), "65 axes": lambda d: (1,) * 65,
     "huge shape": lambda d: (2**40, 2**40), "()": lambda d: (), "[]": lambda d: [],
@@ -260,6 +262,10 @@ def public(module: types.ModuleType) -> set[str]:
     return {name for name in found if not name.startswith("_")}
 
 
+def _itself(one: Any, device: na.Device) -> Any:
+    return one
+
+
 def functions() -> Iterator[Call]:
     """The functions and classes of the public modules."""
     for module in (na, testing, collective, random, batch, nn, image):
@@ -274,7 +280,11 @@ def functions() -> Iterator[Call]:
             is_of_kernels = hasattr(one, "inspect_types")  # a device function
             if name not in names or name.endswith("_reference") or is_of_kernels:
                 continue
-            yield from _call(f"{module.__name__}.{name}", lambda d, one=one: one, one)
+            yield from _call(f"{module.__name__}.{name}", partial(_itself, one), one)
+
+
+def _method(make: Make, name: str, device: na.Device) -> Any:
+    return getattr(make(device), name)
 
 
 def methods(device: na.Device) -> Iterator[Call]:
@@ -288,12 +298,12 @@ def methods(device: na.Device) -> Iterator[Call]:
                 method = getattr(one, name, None)
             if name in LEFT_OUT or not callable(method) or _is_data(method):
                 continue
-            get = lambda d, make=make, name=name: getattr(make(d), name)  # noqa: E731
-            yield from _call(f"{kind}.{name}", get, method)
+            yield from _call(f"{kind}.{name}", partial(_method, make, name), method)
 
 
 def _right(p: inspect.Parameter, device: na.Device) -> Any:
-    return RIGHT.get(p.name, lambda d: None)(device)
+    make = RIGHT.get(p.name)
+    return None if make is None else make(device)
 
 
 def _arguments(
