@@ -1,11 +1,12 @@
 """Train a small network on all devices at once: each takes a part of the data, and the gradients
-are summed over the devices. The losses are drawn to data_parallel.png.
+are summed over the devices. The losses are drawn to numbasync-demo/data_parallel.png.
 
     python examples/12_data_parallel.py
 """
 
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 from numba import cuda
@@ -120,7 +121,7 @@ async def train(devices: list[na.Device], n: int = 1200, steps: int = STEPS) -> 
     return curve
 
 
-def draw(curve: list[float], path: str) -> None:
+def draw(curve: list[float], path: Path) -> None:
     width, height, edge = 640, 360, 40
     image = Image.new("RGB", (width, height), "white")
     lines = ImageDraw.Draw(image)
@@ -137,7 +138,8 @@ def draw(curve: list[float], path: str) -> None:
 async def main() -> None:
     devices = na.devices("cuda") or na.devices("cpu")
     curve = await train(devices)
-    path = sys.argv[1] if len(sys.argv) > 1 else "data_parallel.png"
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "numbasync-demo/data_parallel.png")
+    path.parent.mkdir(parents=True, exist_ok=True)
     draw(curve, path)
     print(f"{len(devices)} devices: loss {curve[0]:.3f} -> {curve[-1]:.4f}, in {path}")
     assert curve[-1] < 0.1 * curve[0]

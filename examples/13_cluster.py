@@ -1,6 +1,7 @@
 """Price an option by Monte Carlo on a Dask cluster of two worker processes.
 
-Needs `pip install 'numbasync[dask]'`. The whole demonstration is `numbasync cluster-demo`.
+Needs, from a checkout, `pip install '.[dask]'`. The whole demonstration is
+`numbasync cluster-demo`.
 
     python examples/13_cluster.py
 """

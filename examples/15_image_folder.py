@@ -1,7 +1,7 @@
 """Equalise a folder of pictures on a Dask cluster, of which no worker holds more than a few.
 
-Needs `pip install 'numbasync[dask,demo]'`. The whole demonstration, with progress and for a folder
-of yours, is `numbasync cluster-demo --images FOLDER`.
+Needs, from a checkout, `pip install '.[dask,demo]'`. The whole demonstration, with progress and for
+a folder of yours, is `numbasync cluster-demo --images FOLDER`.
 
     python examples/15_image_folder.py
 """

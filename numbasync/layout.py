@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numbasync.arguments import as_wholes, shown
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.memo import Memo
 
@@ -23,6 +24,10 @@ Shape = tuple[int, ...]
 # bool, integers, floats, complex: the types that both NumPy and CUDA have. `bfloat16` is one more,
 # which NumPy has from the package ml_dtypes, as a type of its kind "V", like structures.
 CHARS = frozenset("?bBhHiIlLqQefdFD")
+
+
+MOST_BYTES = 2**63 - 1
+MOST_AXES = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32  # of NumPy's arrays
 
 
 class Layout(NamedTuple):
@@ -54,21 +59,22 @@ def check_shape(shape: Any) -> Shape:
     Raises:
         ShapeError: an extent is negative or no integer.
     """
-    # The usual cases first: `np.iterable` and `map` take longer than the rest of `na.empty`.
-    if type(shape) is int and shape >= 0:
+    # The usual cases first: `as_wholes` takes longer than the rest of `na.empty`.
+    if type(shape) is int and 0 <= shape <= MOST_BYTES:
         return (shape,)
     if type(shape) is tuple:
         for extent in shape:
-            if type(extent) is not int or extent < 0:
+            if type(extent) is not int or not 0 <= extent <= MOST_BYTES:
                 break
         else:
             return shape
-    try:
-        extents = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
-    except TypeError:
-        raise ShapeError(f"a shape is a whole number or a tuple of them, not {shape!r}.") from None
+    extents = as_wholes(shape)
+    if extents is None:
+        raise ShapeError(f"a shape is a whole number or a tuple of them, not {shown(shape)}.")
     if any(n < 0 for n in extents):
-        raise ShapeError(f"a shape has no negative extents: {extents}.")
+        raise ShapeError(f"a shape has no negative extents: {shown(extents)}.")
+    if any(n > MOST_BYTES for n in extents):
+        raise ShapeError(f"a shape has no extents beyond 2**63 - 1: {shown(extents)}.")
     return extents
 
 
@@ -85,10 +91,12 @@ def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
     try:
         # NumPy takes None for float64, which is no caller's intention here.
         checked: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
-    except TypeError:
+    except Exception:  # TypeError, and whatever an attribute `dtype` raises
         if isinstance(dtype, str) and dtype == "bfloat16":  # which NumPy may not know yet
             return bfloat16()
-        raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
+        raise DTypeError(
+            f"{shown(dtype)} is not a NumPy dtype; write np.float32, 'int32' ..."
+        ) from None
     if checked.type in (np.datetime64, np.timedelta64) and checked.isnative:
         return np.dtype(np.int64)
     if not (records and checked.names):
@@ -184,12 +192,24 @@ def dtype_key(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
 
 
 def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
-    """C-order strides in bytes."""
+    """C-order strides in bytes.
+
+    Raises:
+        ShapeError: no memory has so many bytes, or NumPy, in whose arrays the elements lie on the
+            CPU device and on their way there, has not so many axes.
+    """
     strides = []
     step = itemsize
     for extent in reversed(shape):
         strides.append(step)
-        step *= max(extent, 1)
+        step *= extent or 1
+    if step > MOST_BYTES:
+        raise ShapeError(
+            f"the shape {shown(shape)}, in elements of {itemsize} bytes, takes more than the "
+            "2**63 - 1 bytes that addresses can tell apart; write smaller extents."
+        )
+    if len(strides) > MOST_AXES:
+        raise ShapeError(f"a shape has at most {MOST_AXES} axes, not {len(strides)}.")
     return tuple(reversed(strides))
 
 
@@ -231,7 +251,7 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
     for part in parts:
         if not (part is None or part is Ellipsis or isinstance(part, slice) or _is_index(part)):
             raise ShapeError(
-                f"a view is made by integers, slices, ... and None, not by {part!r:.60}.\n"
+                f"a view is made by integers, slices, ... and None, not by {shown(part)}.\n"
                 "To gather elements, write a kernel, or index the array of to_host()."
             )
     if not any(part is Ellipsis for part in parts):
@@ -241,7 +261,7 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
     base = np.lib.stride_tricks.as_strided(memory, at.shape, at.strides)
     try:
         part = base[parts]
-    except IndexError as error:
+    except (IndexError, OverflowError, TypeError, ValueError) as error:
         raise ShapeError(f"{error}; the shape is {at.shape}.") from None
     start = part.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     return Layout(at.offset + start, part.shape, part.strides)
@@ -264,18 +284,17 @@ def reshape(at: Layout, shape: Any, itemsize: int) -> Layout:
         ShapeError: the sizes differ, or the elements do not lie in C order.
     """
     size = math.prod(at.shape)
-    try:
-        extents = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
-    except TypeError:
-        raise ShapeError(
-            f"a shape is whole numbers, one of which may be -1, not {shape!r}."
-        ) from None
+    extents = as_wholes(shape)
+    if extents is None:
+        raise ShapeError(f"a shape is whole numbers, one of which may be -1, not {shown(shape)}.")
     if extents.count(-1) == 1:
         rest = math.prod(n for n in extents if n != -1)
         if rest > 0 and size % rest == 0:
             extents = tuple(size // rest if n == -1 else n for n in extents)
     if any(n < 0 for n in extents) or math.prod(extents) != size:
-        raise ShapeError(f"{size} elements of shape {at.shape} cannot have the shape {extents}.")
+        raise ShapeError(
+            f"{size} elements of shape {at.shape} cannot have the shape {shown(extents)}."
+        )
     if not is_contiguous(at.shape, at.strides, itemsize):
         raise ShapeError(
             f"a view of shape {at.shape} with gaps or another order cannot be reshaped without "

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
+from numbasync.arguments import with_type
 from numbasync.device.device import (
     Device,
     chosen_device,
@@ -54,7 +55,7 @@ def run(main: Awaitable[T], *, debug: bool | None = None, eager_tasks: bool = Fa
     """
     if not inspect.isawaitable(main):
         raise CallerError(
-            f"na.run takes something to await, not {type(main).__name__} ({main!r:.60}); call the "
+            f"na.run takes something to await, not {with_type(main)}; call the "
             "function: na.run(main())."
         )
     if _loop_is_running():
@@ -212,7 +213,7 @@ class Runtime:
         if not inspect.isawaitable(op):
             raise CallerError(
                 f"Runtime.run takes an operation or something else to await, not "
-                f"{type(op).__name__} ({op!r:.60}); a function goes to Runtime.call."
+                f"{with_type(op)}; a function goes to Runtime.call."
             )
         ended: Future[None] = Future()
         cancelled = False

@@ -9,12 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import numbasync as na
 from numbasync import native
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent
+
+# The one profile of all property tests: how long an example takes depends on what else runs here.
+settings.register_profile(
+    "beside others", deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+settings.load_profile("beside others")
 
 # Files that compile many kernels or start many processes: `--tier all` runs them, too. The longest
 # come first: then several workers, which take whole files, end together. The ready kernels come
@@ -36,7 +44,7 @@ SLOW = (
     "test_notebooks.py", "test_random.py", "test_batch_at_once.py", "test_batch_operands.py",
     "test_batch_graph.py", "test_batch_compute_failures.py", "test_staging_ring.py",
     "test_batch_functions.py", "test_pickling_operations.py", "test_cli.py", "test_measuring.py",
-    "test_mutants.py", "test_dask_killed_workers.py",
+    "test_mutants.py", "test_dask_killed_workers.py", "test_all_wrong_arguments.py",
     "test_cluster_demo.py", "test_ray_actors.py", "test_bench_clusters.py", "test_damaged_cache.py",
 )  # fmt: skip
 SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")

@@ -28,7 +28,7 @@ class HeldCompiler:
 
         def slow(backend: Any, dispatcher: Any, keys: Any) -> Any:
             self._begun.set()
-            assert self._go_on.wait(20)
+            assert self._go_on.wait(300)
             if self.fail:
                 raise KernelCompileError("planted")
             return compile_(backend, dispatcher, keys)
@@ -39,7 +39,7 @@ class HeldCompiler:
         await happens(self._begun)
 
     def has_begun_sync(self) -> bool:
-        return self._begun.wait(20)
+        return self._begun.wait(300)
 
     def go_on(self) -> None:
         self._go_on.set()
@@ -63,7 +63,7 @@ class HeldCopies:
             self.threads.add(threading.get_ident())
             if next(self.count) >= after:
                 self.begun.set()
-                assert self.gate.wait(30)
+                assert self.gate.wait(300)
             place(room, piece)
 
         monkeypatch.setattr(parallel_copy, "place", slow)

@@ -1,7 +1,8 @@
-"""The rooms of the package, from its real imports: a picture of them, and circles of modules.
+"""The rooms of the package, from its real imports: a picture of them, their number, and circles of
+modules.
 
-`python -m tests.rooms` writes the picture into docs/architecture.md; tests/project/test_project.py
-compares it.
+`python -m tests.rooms` writes picture and numbers into the documents, and fills the tables and
+figures of measurements, too; tests/project/test_project.py compares all of it.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import re
 from pathlib import Path
 
 import numbasync
+from numbasync.tools.bench import page
 
 PACKAGE = Path(str(numbasync.__file__)).parent
-PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 BLOCK = re.compile(r"(?<=<!-- rooms -->\n```\n).*?(?=```\n)", re.S)
+NUMBER = re.compile(r"(?<=<!-- number of (rooms|files) -->)[^<\n]*(?=<!-- / -->)")
 
 # From the top down: each imports only what stands below it.
 ROOMS = (
     "tools", "dask", "ray", "testing", "batch", "graphs", "runtime", "tuning", "collective",
     "launch", "random", "tensors", "ops", "device", "backend", "tensor_cores", "vectors",
-    "layout", "cache_folder", "errors", "fork", "memo", "public",
+    "layout", "arguments", "cache_folder", "errors", "fork", "memo", "public",
 )  # fmt: skip
 
 # Modules that annotations make name one another, because a public class of one gives the other.
@@ -89,5 +93,19 @@ def picture() -> str:
     return "\n".join(rows) + "\n"
 
 
+def number(of: str) -> int:
+    """How many rooms there are, which are folders; or files between them."""
+    folders = [room for room in ROOMS if (PACKAGE / room).is_dir()]
+    return len(folders) if of == "rooms" else len(ROOMS) - len(folders)
+
+
+def filled(path: Path) -> str:
+    """A document, with everything in it that is counted or measured."""
+    text = BLOCK.sub(lambda _: picture(), path.read_text(encoding="utf-8"))
+    text = NUMBER.sub(lambda found: str(number(found[1])), text)
+    return page.filled(text, page.folder_of(path))
+
+
 if __name__ == "__main__":
-    PAGE.write_text(BLOCK.sub(lambda _: picture(), PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(filled(path), encoding="utf-8")

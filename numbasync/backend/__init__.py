@@ -11,6 +11,7 @@ import threading
 from collections.abc import Hashable
 from functools import lru_cache
 
+from numbasync.arguments import is_one_of, shown, with_type
 from numbasync.backend.protocols import Device
 from numbasync.errors import CallerError, DeviceMismatchError, DeviceUnavailableError
 
@@ -39,7 +40,7 @@ def _cpu() -> tuple[Device, ...]:
     text = os.environ.get("NUMBASYNC_CPU_DEVICES", "2")
     if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= 64:
         raise DeviceUnavailableError(
-            f"NUMBASYNC_CPU_DEVICES={text!r:.60} is not a number of virtual CPU devices.\n"
+            f"NUMBASYNC_CPU_DEVICES={shown(text)} is not a number of virtual CPU devices.\n"
             "Write a whole number from 1 to 64, or unset it for 2."
         )
     return cpu.find(int(text))
@@ -47,14 +48,27 @@ def _cpu() -> tuple[Device, ...]:
 
 def devices(kind: str | None = None) -> tuple[Device, ...]:
     """The devices of one kind, or all devices, CUDA first."""
-    if kind is not None and kind not in KINDS:
-        raise CallerError(f"there is no device kind {kind!r}; write 'cuda', 'cpu' or None.")
+    if not is_one_of(kind, (None, *KINDS)):
+        raise CallerError(f"there is no device kind {shown(kind)}; write 'cuda', 'cpu' or None.")
     with _lock:
         if kind == "cuda":
             return _cuda()[0]
         if kind == "cpu":
             return _cpu()
         return (*_cuda()[0], *_cpu())
+
+
+def check_backend(device: object, what: str) -> None:
+    """Refuse what is no device of a backend.
+
+    Raises:
+        CallerError: the message says that `what` is not what programs call.
+    """
+    if isinstance(device, type) or not hasattr(device, "host_buffer"):
+        raise CallerError(
+            f"{what} takes a device of a backend, not {with_type(device)}: write "
+            "na.default_device(), and of a device device.new_pool()."
+        )
 
 
 def why_unavailable(kind: str) -> str:
@@ -74,7 +88,7 @@ def named(name: str) -> Device:
         if name in (label, device.kind):
             return device
     why = "" if devices("cuda") else f"\nThere is no CUDA device: {why_unavailable('cuda')}"
-    raise CallerError(f"there is no device {name!r}; there are {', '.join(by_label)}.{why}")
+    raise CallerError(f"there is no device {shown(name)}; there are {', '.join(by_label)}.{why}")
 
 
 def stream_identity(number: int) -> Hashable:
@@ -115,7 +129,7 @@ def preferred() -> Device:
     requested = os.environ.get("NUMBASYNC_DEVICE", "auto").strip().lower() or "auto"
     if requested not in ("auto", *KINDS):
         raise DeviceUnavailableError(
-            f"NUMBASYNC_DEVICE={requested!r} is not a device kind; write auto, cuda or cpu."
+            f"NUMBASYNC_DEVICE={shown(requested)} is not a device kind; write auto, cuda or cpu."
         )
     if requested == "auto":
         return devices()[0]

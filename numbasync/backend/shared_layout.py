@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from numbasync.arguments import shown, with_type
 from numbasync.errors import CallerError, LauncherError, ShapeError
 from numbasync.layout import check_dtype, check_shape
 
@@ -77,6 +78,12 @@ class SharedLayout:
     align: int
 
     def __post_init__(self) -> None:
+        known = isinstance(self.arrays, tuple) and self.arrays
+        if not known or not all(isinstance(array, SharedArray) for array in self.arrays):
+            raise CallerError(
+                f"a SharedLayout is of arrays, not of {with_type(self.arrays)}: write "
+                "na.shared_layout(a=(dtype, shape))."
+            )
         # Before a kernel is compiled that uses the layout: Numba looks for new types only then.
         from numbasync.backend import shared_layout_types  # noqa: F401
 
@@ -154,7 +161,7 @@ def shared_layout(
     """
     if not arrays:
         raise LauncherError(
-            f"shared_layout(align={align!r:.60}) has no arrays; write a=(dtype, shape)."
+            f"shared_layout(align={shown(align)}) has no arrays; write a=(dtype, shape)."
         )
     _check_power_of_two(align)
     by_hand = dict(offsets or {})
@@ -181,7 +188,7 @@ def shared_layout(
 
 def _check_power_of_two(align: Any) -> None:
     if type(align) is not int or not 1 <= align <= MOST_ALIGNED or align & (align - 1):
-        raise CallerError(f"align={align!r}: write a power of two from 1 to {MOST_ALIGNED}.")
+        raise CallerError(f"align={shown(align)}: write a power of two from 1 to {MOST_ALIGNED}.")
 
 
 def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -189,7 +196,7 @@ def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int
         return declared.dtype, declared.shape
     if not isinstance(declared, tuple) or len(declared) != 2:
         raise LauncherError(
-            f"shared array {name} is declared by {declared!r:.60}; write {name}=(dtype, shape), "
+            f"shared array {name} is declared by {shown(declared)}; write {name}=(dtype, shape), "
             f"such as {name}=(np.float32, (32, 33))."
         )
     dtype, extents = declared
@@ -208,7 +215,7 @@ def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int
 def _offset(name: str, value: Any, dtype: np.dtype[Any], alignment: int) -> int:
     if not isinstance(value, int) or value < 0 or value % alignment:
         raise LauncherError(
-            f"offset {value!r:.60} of shared array {name}: write 0 or a multiple of "
+            f"offset {shown(value)} of shared array {name}: write 0 or a multiple of "
             f"{alignment}, the alignment of {dtype}."
         )
     return value

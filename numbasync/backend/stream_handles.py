@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from numbasync.arguments import shown
 from numbasync.errors import OperationError
 
 
@@ -40,7 +41,7 @@ def stream_handle(value: object) -> Handle | None:
         version = number = -1
     if version != 0:
         raise OperationError(
-            f"__cuda_stream__ of {type(value).__name__} gives {pair!r:.60}, and not (0, handle)."
+            f"__cuda_stream__ of {type(value).__name__} gives {shown(pair)}, and not (0, handle)."
         )
     return Handle(number, _ordinal(value))
 

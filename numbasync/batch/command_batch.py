@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.batch.fusion.tuning import Tuning
 from numbasync.batch.operations import Vocabulary
 from numbasync.batch.record import element_ops
@@ -77,7 +78,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         self.device = chosen_device(device, "CommandBatch")
         tuning = Tuning.suited_to(self.device.limits) if tuning is None else tuning
         if not isinstance(tuning, Tuning):
-            raise CallerError(f"CommandBatch: tuning={tuning!r:.60}; write na.batch.Tuning(...).")
+            raise CallerError(f"CommandBatch: tuning={shown(tuning)}; write na.batch.Tuning(...).")
         self.recorder = Recorder()
         self.transfers = Transfers()
         self.kernels_launched = 0
@@ -103,10 +104,12 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         if type(array) is np.ndarray:
             return self._source(array)
         if isinstance(array, Tensor | SharedTensor):
-            raise OperationError(f"{array!r} is on a device; write b.use(tensor), without a copy.")
+            raise OperationError(
+                f"{shown(array)} is on a device; write b.use(tensor), without a copy."
+            )
         if isinstance(array, BufferId | DeviceOp):
             raise OperationError(
-                f"upload takes an array of the host, not {array!r}, which has no elements yet."
+                f"upload takes an array of the host, not {shown(array)}, which has no elements yet."
             )
         try:
             source = host_array(array)
@@ -138,7 +141,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
                 f"use takes a tensor, not {type(tensor).__name__}; {how_to_pass(tensor)}."
             )
         if source.device is not self.device:
-            raise DeviceMismatchError(f"{source!r} cannot be used on {self.device.label}.")
+            raise DeviceMismatchError(f"{shown(source)} cannot be used on {self.device.label}.")
         buffer = self.recorder.source(
             source.shape, element_ops.check_dtype(source.dtype, "use"), source
         )

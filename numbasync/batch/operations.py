@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from numbasync.arguments import is_one_of, shown
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand
 from numbasync.batch.record.recorder import Of, Recorder
@@ -92,8 +93,8 @@ class Vocabulary:
 
         Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
         """
-        if approximate not in ("none", "tanh"):
-            raise CallerError(f"gelu: approximate={approximate!r}; write 'none' or 'tanh'.")
+        if not is_one_of(approximate, ("none", "tanh")):
+            raise CallerError(f"gelu: approximate={shown(approximate)}; write 'none' or 'tanh'.")
         return self.recorder.elementwise("gelu" if approximate == "none" else "gelu_tanh", x)
 
     def maximum(self, a: Operand, b: Operand) -> BufferId:
@@ -230,7 +231,7 @@ class Vocabulary:
         r = self.recorder
         number, dtype = self._floats(x, "layer_norm")
         if not isinstance(eps, int | float | np.number) or not 0 <= eps < math.inf:
-            raise CallerError(f"layer_norm: eps={eps!r}; write a small number, 0 or more.")
+            raise CallerError(f"layer_norm: eps={shown(eps)}; write a small number, 0 or more.")
         centred = Of(r.compute("sub", Of(number), Of(r.reduce("mean", number, -1, True))))
         variance = Of(r.reduce("mean", r.compute("square", centred), -1, True))
         root = Of(r.compute("sqrt", Of(r.compute("add", variance, float(eps)))))

@@ -9,10 +9,10 @@ In a group of processes each process passes its tensor and its communicator, and
     comm = await na.collective.connect(key, rank)  # key = na.collective.new_key(2), created once
     total = await na.collective.all_reduce(t, comm=comm)
 
-Where the devices have a library of collectives, which for GPUs is NCCL (`pip install
-numbasync[nccl]`), it runs them, and its rounding is its own. Else reductions are done in the order
-of the devices or ranks, in the dtype of the elements: ((x0 + x1) + x2). Every device has the same
-bits, either way.
+Where the devices have a library of collectives, which for GPUs is NCCL (from a
+checkout: `pip install '.[nccl]'`), it runs them, and its rounding is its own. Else reductions are
+done in the order of the devices or ranks, in the dtype of the elements: ((x0 + x1) + x2). Every
+device has the same bits, either way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
+from numbasync.arguments import shown
 from numbasync.collective import group_ops, local
 from numbasync.collective.communicator import Communicator as Communicator
 from numbasync.collective.exchange import GroupKey as GroupKey
@@ -69,7 +70,7 @@ def all_reduce(
         )
     if out is not None:
         raise CallerError(
-            f"all_reduce of {comm!r} gives a new tensor, and takes no out={out!r:.40}."
+            f"all_reduce of {comm!r} gives a new tensor, and takes no out={shown(out, 40)}."
         )
     return group_ops.all_reduce(group_ops.checked(parts, "all_reduce"), op, comm)
 
@@ -125,7 +126,7 @@ def broadcast(parts: Any, root: int = 0, *, comm: Communicator | None = None) ->
 def _listed(parts: Any) -> Parts:
     if isinstance(parts, Tensor) or not isinstance(parts, Sequence):
         raise CallerError(
-            f"a collective of one process takes a list with one tensor a device, not {parts!r:.60};"
-            " in a group of processes pass the tensor and comm=..."
+            f"a collective of one process takes a list with one tensor a device, not "
+            f"{shown(parts)}; in a group of processes pass the tensor and comm=..."
         )
     return parts

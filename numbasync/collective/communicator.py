@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.exchange import SLOT_BYTES, Bytes, Exchange, GroupKey
 from numbasync.collective.reductions import reduced
@@ -203,12 +204,16 @@ class Communicator:
     ) -> None:
         if not isinstance(key, GroupKey):
             raise CallerError(
-                f"a communicator needs a key of na.collective.new_key, not {key!r:.60}."
+                f"a communicator needs a key of na.collective.new_key, not {shown(key)}."
             )
         if rank not in range(key.size):
-            raise CallerError(f"a group of {key.size} has ranks 0 to {key.size - 1}, not {rank!r}.")
+            raise CallerError(
+                f"a group of {key.size} has ranks 0 to {key.size - 1}, not {shown(rank)}."
+            )
         if not timeout > 0:
-            raise CallerError(f"a time limit is a positive number of seconds, not {timeout!r}.")
+            raise CallerError(
+                f"a time limit is a positive number of seconds, not {shown(timeout)}."
+            )
         self.device = chosen_device(device, "a communicator")
         self.rank = rank
         self.size = key.size

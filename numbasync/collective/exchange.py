@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from numbasync import cache_folder
+from numbasync.arguments import check_whole
 from numbasync.errors import (
     CallerError,
     CollectiveError,
@@ -35,6 +36,7 @@ from numbasync.errors import (
     RankLostError,
 )
 
+MOST_RANKS = 1024  # of one machine
 SLOT_BYTES = 4 << 20
 DIGEST_BYTES = 16
 GO, LOST, LATE, UNEQUAL = range(4)  # the answers of rank 0
@@ -70,8 +72,7 @@ def new_key(size: int) -> GroupKey:
         CallerError: `size` is not a positive whole number, the system has no Unix sockets, or the
             folder for temporary files is missing, or has too long a name for them.
     """
-    if not isinstance(size, int) or size < 1:
-        raise CallerError(f"a group has 1 rank or more, not {size!r}.")
+    size = check_whole(size, "size, the ranks of a group,", 1, MOST_RANKS)
     if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):
         raise CallerError(f"processes exchange by Unix sockets, which {sys.platform} has not.")
     try:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import as_whole, shown, with_type
 from numbasync.backend.protocols import Rank
 from numbasync.collective.communicator import Channel, Communicator, WorkOnDevice
 from numbasync.collective.exchange import GroupKey
@@ -281,8 +282,8 @@ def check_rank(rank: Any, ranks: int) -> None:
     Raises:
         CallerError: no such rank.
     """
-    if rank not in range(ranks):
-        raise CallerError(f"there are ranks 0 to {ranks - 1}, and not {rank!r:.40}.")
+    if as_whole(rank) not in range(ranks):
+        raise CallerError(f"there are ranks 0 to {ranks - 1}, and not {shown(rank, 40)}.")
 
 
 def check_other(rank: Any, comm: Communicator) -> None:
@@ -298,4 +299,4 @@ def checked(tensor: Any, what: str) -> Tensor:
     """
     if isinstance(tensor, Tensor):
         return tensor
-    raise DTypeError(f"{what} takes a tensor, not {type(tensor).__name__} ({tensor!r:.60}).")
+    raise DTypeError(f"{what} takes a tensor, not {with_type(tensor)}.")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from numbasync.arguments import shown, with_type
 from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction, plainly
@@ -278,10 +279,12 @@ def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     Raises:
         DTypeError, ShapeError, CallerError: they are not.
     """
+    if not isinstance(parts, Sequence) or isinstance(parts, Tensor | str):
+        raise DTypeError(f"{what} takes a list of one tensor a device, not {with_type(parts)}.")
     tensors = tuple(p if type(p) is Tensor else getattr(p, "tensor", p) for p in parts)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
-            raise DTypeError(f"{what} takes one tensor a device, not {tensor!r:.60} among them.")
+            raise DTypeError(f"{what} takes one tensor a device, not {shown(tensor)} among them.")
     if not tensors:
         raise CallerError(f"{what} of no tensors: pass one a device.")
     first, devices = tensors[0], [_device(t) for t in tensors]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import is_one_of, shown
 from numbasync.errors import CallerError, DTypeError
 
 REDUCTIONS: dict[str, np.ufunc] = {
@@ -29,8 +30,8 @@ def check_reduction(op: str, dtype: np.dtype[Any]) -> None:
         CallerError: there is no such reduction.
         DTypeError: elements of this dtype are not reduced.
     """
-    if op not in REDUCTIONS:
-        raise CallerError(f"a reduction is one of {', '.join(REDUCTIONS)}, not {op!r:.40}.")
+    if not is_one_of(op, REDUCTIONS):
+        raise CallerError(f"a reduction is one of {', '.join(REDUCTIONS)}, not {shown(op, 40)}.")
     if dtype.kind == "c" and op in ("min", "max"):
         raise DTypeError(
             f"{op} of elements of {dtype} is not defined: complex numbers have no order.\n"

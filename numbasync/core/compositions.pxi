@@ -147,11 +147,16 @@ def is_later(value):
 
 cdef bint has_later(object value) except -1:
     """Whether a value is deferred, or contains a deferred value."""
+    cdef list pending
     if not PyTuple_CheckExact(value):
         return isa(value, Later)
-    for item in <tuple>value:
-        if (PyTuple_CheckExact(item) or isa(item, Later)) and python["is_later"](item):
-            return True
+    pending = [value]
+    while pending:  # no recursion: a value of the program may be nested as deep as it likes
+        for item in <tuple>pending.pop():
+            if isa(item, Later):
+                return True
+            if PyTuple_CheckExact(item):
+                pending.append(item)
     return False
 
 

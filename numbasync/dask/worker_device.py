@@ -13,6 +13,7 @@ from typing import Any
 from distributed import WorkerPlugin
 
 from numbasync import cache_folder
+from numbasync.arguments import shown
 from numbasync.device.device import Device, default_device, devices, set_default_device, use_device
 from numbasync.device.storage import MemoryPool
 from numbasync.errors import CallerError, StateError
@@ -66,7 +67,7 @@ class WorkerDevice(WorkerPlugin):
         if not isinstance(device, str):
             raise CallerError(
                 f"WorkerDevice takes a device's name, such as 'cpu' or 'cuda:1', not "
-                f"{device!r:.60}: a device belongs to one process."
+                f"{shown(device)}: a device belongs to one process."
             )
         self.device = device
         self.pool_bytes = pool_bytes

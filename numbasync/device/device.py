@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from numbasync import backend as backends
+from numbasync.arguments import check_whole, shown, with_type
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
@@ -33,6 +34,9 @@ from numbasync.native import core, known, new_lock
 from numbasync.public import Public
 
 MOST_SUSPECTS = 16  # submissions that the message of a fault names
+
+
+MOST_PRIORITY = 2**31 - 1  # a driver takes 32 bits, and the nearest priority that it has
 
 
 @known
@@ -54,6 +58,7 @@ class Device(Public):
     )  # fmt: skip
 
     def __init__(self, backend: protocols.Device) -> None:
+        backends.check_backend(backend, "Device")
         self.backend = backend
         self.kind = backend.kind
         self.ordinal = backend.ordinal
@@ -95,6 +100,8 @@ class Device(Public):
         Args:
             priority: lower numbers run first, where the device has priorities.
         """
+        if type(priority) is not int or abs(priority) > MOST_PRIORITY:
+            priority = check_whole(priority, "a stream's priority", -MOST_PRIORITY, MOST_PRIORITY)
         self.check()
         self.reclaim()
         with self._lock:
@@ -156,7 +163,7 @@ class Device(Public):
         policy = streams.of_another_library(policy, None) or policy
         if not hasattr(policy, "next_stream") or isinstance(policy, type):
             raise CallerError(
-                f"a policy has next_stream(), which {policy!r:.60} has not; write "
+                f"a policy has next_stream(), which {shown(policy)} has not; write "
                 "device.policy = na.StreamPoolRoundRobin(device), say."
             )
         self._policy = policy
@@ -243,8 +250,7 @@ class Device(Public):
     def pool(self, pool: MemoryPool) -> None:
         if not isinstance(pool, MemoryPool):
             raise CallerError(
-                f"{type(pool).__name__} ({pool!r:.60}) is no pool of memory.\n"
-                "Write: device.pool = device.new_pool()"
+                f"{with_type(pool)} is no pool of memory.\nWrite: device.pool = device.new_pool()"
             )
         if pool.device is not self.backend:
             other = f"{pool.device.kind}:{pool.device.ordinal}"
@@ -308,7 +314,7 @@ class Device(Public):
 
     def can_access(self, other: Device) -> bool:
         """Whether kernels of this device can read `other`'s memory directly."""
-        return self is other or self.backend.can_access(other.backend)
+        return self is other or self.backend.can_access(check_device(other, "can_access").backend)
 
     def __repr__(self) -> str:
         return f"<Device {self.label} {self.name}>"
@@ -376,15 +382,14 @@ def chosen_device(device: Device | None, what: str) -> Device:
     Raises:
         CallerError: `device` is no device. The message says that `what` takes a device.
     """
-    return default_device() if device is None else _checked(device, what)
+    return default_device() if device is None else check_device(device, what)
 
 
-def _checked(device: Any, what: str) -> Device:
+def check_device(device: Any, what: str) -> Device:
     if isinstance(device, Device):
         return device
     raise CallerError(
-        f"{what} takes a device, not {type(device).__name__} ({device!r:.60}): write "
-        "na.devices('cpu')[0], say."
+        f"{what} takes a device, not {with_type(device)}: write na.devices('cpu')[0], say."
     )
 
 
@@ -400,4 +405,4 @@ def use_device(device: Device | str) -> AbstractContextManager[Device]:
     """
     if isinstance(device, str):
         device = _device_for(backends.named(device))
-    return scoped(_current, _checked(device, "use_device"))
+    return scoped(_current, check_device(device, "use_device"))

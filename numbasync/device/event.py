@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from numbasync.arguments import check_bool, with_type
 from numbasync.backend import protocols
 from numbasync.device import stream as streams
 from numbasync.device.stream import AnyStream, Stream, as_stream
@@ -47,7 +48,14 @@ class Event(Public):
 
     def __init__(self, device: Device, timing: bool = True) -> None:
         self.device = device
-        self.backend = device.backend.new_event(timing)
+        try:
+            new_event = device.backend.new_event
+        except AttributeError:
+            raise CallerError(
+                f"an event needs a device, not {with_type(device)}: write "
+                "na.default_device().new_event()."
+            ) from None
+        self.backend = new_event(check_bool(timing, "timing of an event"))
         self._stream: Stream | None = None
         self._number = 0
 
@@ -70,10 +78,7 @@ class Event(Public):
         """
         event = value if isinstance(value, Event) else of_another_library(value, device)
         if event is None:
-            raise CallerError(
-                f"Event.of takes an event of any library, not {type(value).__name__} "
-                f"({value!r:.60})."
-            )
+            raise CallerError(f"Event.of takes an event of any library, not {with_type(value)}.")
         if device is not None and event.device is not device:
             raise DeviceMismatchError(f"{event!r} is no event of {device.label}.")
         return event
@@ -144,9 +149,7 @@ class Event(Public):
             CallerError: `later` is no event.
         """
         if not isinstance(later, Event):
-            raise CallerError(
-                f"elapsed_ms takes an event, not {type(later).__name__} ({later!r:.60})."
-            )
+            raise CallerError(f"elapsed_ms takes an event, not {with_type(later)}.")
         if not (self.was_recorded and later.was_recorded):
             raise StateError(
                 f"elapsed_ms needs two recorded events, not {self!r} and {later!r}: call "

@@ -11,9 +11,10 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Protocol
 
+from numbasync.arguments import with_type
 from numbasync.backend import protocols
 from numbasync.device.submission import Submission
-from numbasync.errors import DeviceLostError, DriverError
+from numbasync.errors import CallerError, DeviceLostError, DriverError
 from numbasync.native import compiled, core, known, new_lock
 
 # Sequence numbers without a signal: the counter has 32 bits and is extended from its last value.
@@ -52,6 +53,11 @@ class Progress:
     )  # fmt: skip
 
     def __init__(self, owner: StreamOwner, backend: protocols.Stream) -> None:
+        if not hasattr(backend, "completed"):
+            raise CallerError(
+                f"a Stream is of a device's queue, not of {with_type(backend)}: write "
+                "device.new_stream()."
+            )
         self._owner = owner
         self.backend = backend
         self._lock = new_lock()

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Literal
 
+from numbasync.arguments import is_one_of, shown
 from numbasync.device.scoped import scoped
 from numbasync.errors import CallerError
 
@@ -15,8 +16,8 @@ _ordering: ContextVar[Ordering | None] = ContextVar("numbasync_ordering", defaul
 
 
 def _check_ordering(mode: str) -> None:
-    if mode not in ("auto", "strict"):
-        raise CallerError(f"there is no ordering {mode!r}; write 'auto' or 'strict'.")
+    if not is_one_of(mode, ("auto", "strict")):
+        raise CallerError(f"there is no ordering {shown(mode)}; write 'auto' or 'strict'.")
 
 
 def set_ordering(mode: Ordering) -> None:

@@ -9,9 +9,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from numbasync.device.stream import Stream
+from numbasync.arguments import check_whole, shown
+from numbasync.device.stream import Stream, check_source
 from numbasync.errors import CallerError
 from numbasync.native import known
+
+MOST_STREAMS = 1024  # of a policy; a GPU runs 128 kernels at once
 
 
 class StreamSource(Protocol):
@@ -33,18 +36,9 @@ class SchedulingPolicy(Protocol):
 
 
 def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
-    if not hasattr(device, "new_stream"):
-        raise CallerError(
-            f"a policy needs a device, not {type(device).__name__} ({device!r:.60}): write "
-            "na.default_device(), or one of na.devices()."
-        )
-    if not isinstance(priority, int):
-        raise CallerError(
-            f"a priority is a whole number, 0 or, for urgent work, -1; not {priority!r}."
-        )
-    if not isinstance(n, int) or n < 1:
-        raise CallerError(f"a policy of {n!r} streams can run nothing; write n=1 or more.")
-    return tuple(device.new_stream(priority) for _ in range(n))
+    check_source(device, "a policy")
+    count = check_whole(n, "a policy's number of streams, n,", 1, MOST_STREAMS)
+    return tuple(device.new_stream(priority) for _ in range(count))
 
 
 @known
@@ -94,7 +88,9 @@ class LeastPending:
     def __init__(self, device: StreamSource | Sequence[StreamSource], n: int = 4) -> None:
         devices = device if isinstance(device, list | tuple) else (device,)
         if not devices:
-            raise CallerError(f"LeastPending({device!r}) can run nothing; write na.devices(), say.")
+            raise CallerError(
+                f"LeastPending({shown(device)}) can run nothing; write na.devices(), say."
+            )
         each = [_streams(one, n) for one in devices]
         # One stream of each device first: the first of equals is taken.
         self.streams = tuple(stream for row in zip(*each, strict=True) for stream in row)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from numbasync.arguments import shown
 from numbasync.device.device import Device
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
@@ -42,7 +43,7 @@ def checked_devices(devices: Any, what: str) -> tuple[Device, ...]:
     )
     wrong = [d for d in listed if not isinstance(d, Device)]
     if not listed or wrong:
-        given = f"{wrong[0]!r:.60} among them" if wrong else f"{devices!r:.60}"
+        given = f"{shown(wrong[0])} among them" if wrong else f"{shown(devices)}"
         raise CallerError(
             f"{what} takes a list of devices, not {given}: write na.devices('cuda'), or "
             "na.devices('cpu')[:2], say."

@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from numbasync import backend as backends
+from numbasync.arguments import check_whole
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.errors import OutOfDeviceMemoryError, ShapeError
@@ -36,10 +38,9 @@ class MemoryPool(Public):
     )  # fmt: skip
 
     def __init__(self, device: protocols.Device, max_bytes: int | None = None) -> None:
-        if max_bytes is not None and max_bytes <= 0:
-            raise ShapeError(
-                f"a pool of {max_bytes} bytes can hold nothing; write a positive size."
-            )
+        backends.check_backend(device, "MemoryPool")
+        if max_bytes is not None:
+            max_bytes = check_whole(max_bytes, "max_bytes of a pool", 1, error=ShapeError)
         self.device = self.fast_path_device = device
         self.max_bytes = max_bytes
         self._pool = device.new_pool()

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from numbasync.arguments import with_type
 from numbasync.backend import protocols
 from numbasync.device import reactor
 from numbasync.device.in_flight import Progress
@@ -78,6 +79,7 @@ class Stream(Progress, Public):
     @classmethod
     async def create(cls, device: Device) -> Stream:
         """The same as `device.new_stream()`."""
+        check_source(device, "Stream.create")
         return device.new_stream()
 
     @classmethod
@@ -103,10 +105,7 @@ class Stream(Progress, Public):
         """
         stream = value if isinstance(value, Stream) else of_another_library(value, device)
         if stream is None:
-            raise CallerError(
-                f"Stream.of takes a stream of any library, not {type(value).__name__} "
-                f"({value!r:.60})."
-            )
+            raise CallerError(f"Stream.of takes a stream of any library, not {with_type(value)}.")
         if device is not None and stream.device is not device:
             raise DeviceMismatchError(f"{stream!r} is no stream of {device.label}.")
         return stream
@@ -362,6 +361,19 @@ class Steps:
 AnyStream = Stream | CudaStreamLike
 
 
+def check_source(device: Any, what: str) -> None:
+    """Refuse what makes no streams.
+
+    Raises:
+        CallerError: the message says that `what` takes a device.
+    """
+    if isinstance(device, type) or not hasattr(device, "new_stream"):
+        raise CallerError(
+            f"{what} needs a device, not {with_type(device)}: write na.default_device(), or one "
+            "of na.devices()."
+        )
+
+
 def as_stream(value: object, where: str) -> Stream:
     """`value` as a Stream; another library's stream is converted.
 
@@ -372,7 +384,7 @@ def as_stream(value: object, where: str) -> Stream:
         return value
     stream = of_another_library(value, None)
     if stream is None:
-        raise CallerError(f"{where} takes a stream, not {type(value).__name__} ({value!r:.60}).")
+        raise CallerError(f"{where} takes a stream, not {with_type(value)}.")
     return stream
 
 

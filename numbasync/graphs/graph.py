@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Command
 from numbasync.device.device import Device
@@ -197,8 +198,8 @@ class CudaGraph(Public, Generic[T]):
         counted = isinstance(position, int | np.integer) and not isinstance(position, bool)
         if not counted or not 0 <= position < len(steps):
             raise CallerError(
-                f"set_args({node!r:.60}): the graph has {len(steps)} nodes, numbered from 0; write "
-                "one of graph.nodes, or its position."
+                f"set_args({shown(node)}): the graph has {len(steps)} nodes, numbered from 0; "
+                "write one of graph.nodes, or its position."
             )
         position = int(position)
         old = steps[position]

@@ -15,10 +15,11 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
+from numbasync.arguments import check_bool, check_whole, shown
 from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
-from numbasync.errors import CallerError, NotAGraphNodeError, OperationError
+from numbasync.errors import NotAGraphNodeError, OperationError
 from numbasync.graphs.captured import NOTHING, Captured
 from numbasync.graphs.graph import CudaGraph
 from numbasync.graphs.graphed_arguments import Arguments
@@ -318,11 +319,11 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
         NotAGraphNodeError: raised when a call's operation runs: it does work that no graph can
             repeat, or, unless `copies` is False, has a result in host memory.
     """
+    copies = check_bool(copies, "copies of graphed")
     if function is None:
         return functools.partial(graphed, copies=copies, most=most)
     run: Callable[..., DeviceOp[Any]] = function
     if not callable(run):
-        raise OperationError(f"na.graphed takes a function, not {function!r:.60}.")
-    if not isinstance(most, int) or most < 1:
-        raise CallerError(f"most={most!r}: keep 1 capture, or more.")
+        raise OperationError(f"na.graphed takes a function, not {shown(function)}.")
+    most = check_whole(most, "most, the captures that graphed keeps,", 1)
     return Graphed(run, copies, most)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from numbasync.arguments import shown, with_type
 from numbasync.device.callsite import call_site
 from numbasync.device.stream import AnyStream, Stream, as_stream
 from numbasync.errors import CallerError, StateError
@@ -33,6 +34,10 @@ class ScopeBranch(Public):
     _name = "branch"
 
     def __init__(self, scope: Scope, branch: Branch) -> None:
+        if not isinstance(branch, Branch):
+            raise CallerError(
+                f"a ScopeBranch is of a scope, not of {with_type(branch)}: write s.fork()."
+            )
         self._scope = scope
         self._branch = branch
         self._joined = False
@@ -78,10 +83,10 @@ class ScopeBranch(Public):
         for branch in branches:
             if not isinstance(branch, ScopeBranch) or branch._scope is not self._scope:
                 raise CallerError(
-                    f"join takes branches of this scope, made by fork(), not {branch!r:.60}."
+                    f"join takes branches of this scope, made by fork(), not {shown(branch)}."
                 )
             if branch is self or branch is self._scope:
-                raise CallerError(f"{self!r} joins branches that fork() made, not {branch!r}.")
+                raise CallerError(f"{self!r} joins branches that fork() made, not {shown(branch)}.")
         last = dict.fromkeys(self._branch.last)
         for branch in branches:
             last |= dict.fromkeys(branch._branch.last)
@@ -108,6 +113,11 @@ class Scope(ScopeBranch):
 
     def __init__(self, stream: AnyStream, make: Callable[[Stream, Recorded], Any]) -> None:
         stream = as_stream(stream, "scope")
+        if not callable(make):
+            raise CallerError(
+                f"a Scope makes a graph, not by {with_type(make)}: write "
+                "na.CudaGraph.scope(stream)."
+            )
         super().__init__(self, Branch())
         self._stream = stream
         self._make = make

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.errors import CallerError, DTypeError, LauncherError
 from numbasync.launch.parameters import Parameter, Role
 from numbasync.ops.future import DeviceFuture
@@ -44,7 +45,7 @@ def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
     elif isinstance(value, SharedTensor):
         if p.is_output:
             raise LauncherError(
-                f"kernel {kernel}: {p.name} may be written, but {value!r} is shared.\n"
+                f"kernel {kernel}: {p.name} may be written, but {shown(value)} is shared.\n"
                 "Its only holder may write to it as s.partition(tile); everyone else to a copy, "
                 "await s.dup()."
             )
@@ -159,7 +160,9 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
         elif isinstance(value, np.generic):
             with named(kernel, p):
                 if number(value) is not value:
-                    raise DTypeError(f"a time in a tuple ({value!r}).\nWrite x.view(np.int64).")
+                    raise DTypeError(
+                        f"a time in a tuple ({shown(value)}).\nWrite x.view(np.int64)."
+                    )
         else:
             check_integer(kernel, p, value)
     return True

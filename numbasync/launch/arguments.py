@@ -124,7 +124,7 @@ class BoundArguments:
                 self.host.append((i, np.asarray(value).view(dtype)))
                 self.records.add(i)
                 parts.append((np.void, dtype))
-            elif holds_arrays(value):
+            elif holds_arrays(value, kernel, parameter.name):
                 parts.append(self._take_tuple(kernel, i, parameter, value))
             else:
                 array = array_of(kernel, parameter, value)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from numbasync.arguments import with_type
 from numbasync.backend import protocols
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
@@ -22,6 +23,7 @@ from numbasync.errors import (
     DeviceMismatchError,
     InternalError,
     KernelCompileError,
+    LauncherError,
     MovedError,
 )
 from numbasync.launch import homes
@@ -69,9 +71,16 @@ class Launch(DeviceOp[LaunchResult]):
         self._lazy: tuple[int, ...] = ()
         self._bound: BoundArguments | None = None
         self._plan: tuple[protocols.Device, Plan] | None = None
-        if config.stream is not None:
-            self.stream = config.stream
-        form = launcher.form(values)
+        try:
+            form_of = launcher.form
+            stream = config.stream
+        except AttributeError:
+            raise LauncherError(
+                f"a Launch is of a kernel, not of {with_type(launcher)}: write kernel(...)."
+            ) from None
+        if stream is not None:
+            self.stream = stream
+        form = form_of(values)
         taken = None if form is None else form.take(values)
         if taken is not None:
             self._form: FastCall | None = form

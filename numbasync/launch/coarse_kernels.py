@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import (
     VECTOR_BYTES,
     ArrayKey,
@@ -96,7 +97,7 @@ class CoarseKernels:
         if requested is not None and (type(requested) is not int or requested not in ELEMENTS):
             raise LauncherError(
                 f"kernel {name}: elements= is 1, 2, 4, 8 or 16 positions a thread, or None for the "
-                f"launcher's choice; not {self.requested!r:.60}."
+                f"launcher's choice; not {shown(self.requested)}."
             )
         if requested is None or requested == 1:
             return

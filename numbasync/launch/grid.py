@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numbasync.arguments import as_wholes, shown
 from numbasync.backend.protocols import Dim3, Limits
 from numbasync.errors import LaunchError
 from numbasync.launch.axes import Usage, fewer_blocks
@@ -38,15 +38,11 @@ def dim3(extent: Any, what: str, kernel: str) -> Dim3:
     """
     if type(extent) is int and extent > 0:  # the usual case, and the quickest
         return extent, 1, 1
-    try:
-        parts = tuple(
-            map(operator.index, extent if isinstance(extent, tuple | list) else (extent,))
-        )
-    except TypeError:
-        parts = ()
+    parts = as_wholes(extent) or ()
     if not 1 <= len(parts) <= 3 or any(part < 1 for part in parts):
         raise LaunchError(
-            f"kernel {kernel}: {what} is one to three whole numbers of at least 1, not {extent!r}."
+            f"kernel {kernel}: {what} is one to three whole numbers of at least 1, not "
+            f"{shown(extent)}."
         )
     return (*parts, *(1,) * (3 - len(parts)))  # type: ignore[return-value]  # three in all
 
@@ -55,11 +51,11 @@ def check_axes(axes: Any, kernel: str) -> tuple[int, ...] | None:
     """The validated `axes=` of a launcher: for each tensor axis, its CUDA axis."""
     if axes is None:
         return None
-    order = tuple(axes) if isinstance(axes, tuple | list) else ()
-    if not order or sorted(order) != list(range(len(order))) or len(order) > 3:
+    order = as_wholes(axes) or ()
+    if not order or len(order) > 3 or sorted(order) != list(range(len(order))):
         raise LaunchError(
             f"kernel {kernel}: axes= is a permutation such as (1, 0), which puts tensor axis 0 on "
-            f"CUDA axis y and axis 1 on x; not {axes!r}."
+            f"CUDA axis y and axis 1 on x; not {shown(axes)}."
         )
     return order
 

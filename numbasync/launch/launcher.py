@@ -13,8 +13,7 @@ from types import FunctionType
 from typing import Any, Generic, overload
 from weakref import WeakValueDictionary
 
-import numpy as np
-
+from numbasync.arguments import check_whole, is_one_of, shown, with_type
 from numbasync.backend.kernel_source import hold_source
 from numbasync.backend.protocols import Dim3
 from numbasync.device import stream as streams
@@ -89,6 +88,10 @@ class Launcher(Public, Tokenized, Generic[P]):
         move_inputs: bool = False,
         result: ResultType | None = None,
     ) -> None:
+        if not hasattr(dispatcher, "py_func"):
+            raise LauncherError(
+                f"a Launcher is of a kernel, not of {with_type(dispatcher)}: write @na.launcher."
+            )
         self.py_func: FunctionType = dispatcher.py_func
         hold_source(self.py_func)
         self.name = self.py_func.__name__
@@ -103,7 +106,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         self.kernel = dispatcher
         self.may_alias = may_alias
         if not isinstance(move_inputs, bool):
-            raise LauncherError(f"kernel {self.name}: move_inputs={move_inputs!r:.60} is no bool.")
+            raise LauncherError(f"kernel {self.name}: move_inputs={shown(move_inputs)} is no bool.")
         self.move_inputs = move_inputs
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
@@ -117,7 +120,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         if isinstance(preconditions, str):
             raise LauncherError(
                 f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
-                f"preconditions=[{preconditions!r:.60}]."
+                f"preconditions=[{shown(preconditions)}]."
             )
         self.preconditions = tuple(Precondition(t, self.name, names) for t in preconditions)
         block: int | Dim3 | None = None
@@ -194,13 +197,11 @@ class Launcher(Public, Tokenized, Generic[P]):
         self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
     ) -> Configured[P]:
         """Numba's syntax: `n` threads in one dimension, `tpb` per block or as many as suit."""
-        if not isinstance(n, int | np.integer) or n < 0:
-            raise LaunchError(
-                f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
-            )
-        block = grids.dim3(tpb, "tpb", self.name) if tpb else None
+        n = check_whole(n, f"kernel {self.name}: n of forall, threads,", 0, error=LaunchError)
+        block = None if is_one_of(tpb, (0,)) else grids.dim3(tpb, "tpb", self.name)
         shared = whole_bytes(sharedmem, self.name)
-        return Configured(self, Config(None, block, self._stream(stream or 0), shared, n))
+        stream = 0 if stream is None else stream
+        return Configured(self, Config(None, block, self._stream(stream), shared, n))
 
     def compile(self, /, *args: P.args, **kwargs: P.kwargs) -> DeviceOp[None]:
         """An operation that compiles the variant for these arguments and launches nothing.

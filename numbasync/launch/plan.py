@@ -8,12 +8,12 @@ elsewhere; preconditions on arrays alone are, too, before the call that makes th
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from numbasync.arguments import as_whole, shown
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Dim3
 from numbasync.backend.shared_layout import SharedLayout
@@ -294,12 +294,13 @@ def whole_bytes(value: Any, kernel: str) -> int:
     Raises:
         LaunchError: the value is not a whole number.
     """
-    try:
-        return operator.index(value)
-    except TypeError:
+    number = as_whole(value)
+    if number is None:
         raise LaunchError(
-            f"kernel {kernel}: dynamic shared memory is a whole number of bytes, not {value!r:.60}."
-        ) from None
+            f"kernel {kernel}: dynamic shared memory is a whole number of bytes, not "
+            f"{shown(value)}."
+        )
+    return number
 
 
 def jit_options(dispatcher: Any) -> dict[str, Any]:

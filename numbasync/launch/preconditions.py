@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from numbasync.arguments import shown
 from numbasync.errors import LauncherError, LaunchError
 
 _ALLOWED = (
@@ -78,6 +79,6 @@ def _show(env: Mapping[str, Any]) -> str:
         shape = getattr(value, "shape", None)
         dtype = f" of {value.dtype}" if shape is not None else ""
         parts.append(
-            f"{name} = {value!r:.60}" if shape is None else f"{name}.shape = {shape}{dtype}"
+            f"{name} = {shown(value)}" if shape is None else f"{name}.shape = {shape}{dtype}"
         )
     return ", ".join(parts)

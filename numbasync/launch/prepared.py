@@ -6,6 +6,7 @@ from collections.abc import Generator
 from sys import _getframe
 from typing import Any, Never, NoReturn
 
+from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError
@@ -45,6 +46,11 @@ class PreparedLaunch(Public):
     )  # fmt: skip
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
+        if not hasattr(launcher, "parameters"):
+            raise LauncherError(
+                f"a PreparedLaunch is of a kernel, not of {with_type(launcher)}: write "
+                "kernel.prepare(...)."
+            )
         with suppress_unused_warnings(values):
             lazy = [p.name for p, v in zip(launcher.parameters, values, strict=True) if is_op(v)]
             if lazy:
@@ -133,7 +139,7 @@ class PreparedLaunch(Public):
     def _refuse(self, name: str, changes: dict[str, Any]) -> NoReturn:
         with suppress_unused_warnings(changes.values()):
             raise LauncherError(
-                f"kernel {self._launcher.label} has no parameter {name!r}: write one of "
+                f"kernel {self._launcher.label} has no parameter {shown(name)}: write one of "
                 f"{', '.join(self._positions)}."
             )
 

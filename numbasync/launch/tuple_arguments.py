@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.errors import LauncherError
 from numbasync.launch.parameters import Parameter, Role
 from numbasync.ops.run import describe
@@ -15,16 +16,34 @@ from numbasync.tensors.expected_results import UNKNOWN
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
+MOST_LEVELS = 16  # of nested tuples; the compiler's time grows with them
 _ARRAYS = (Tensor, SharedTensor, Partition, np.ndarray)
 
 
-def holds_arrays(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a tuple, and no launch's result, which is one of all its arguments."""
+    return isinstance(value, tuple) and not hasattr(type(value), "_output_positions")
+
+
+def holds_arrays(value: Any, kernel: str = "", name: str = "an argument") -> bool:
     """Whether a value is a tuple that contains an array, directly or in a nested tuple; False for a
-    launch's result, which is a tuple of all the launch's arguments.
+    launch's result.
+
+    Raises:
+        LauncherError: tuples are nested deeper than `MOST_LEVELS`.
     """
-    if not isinstance(value, tuple) or hasattr(type(value), "_output_positions"):
-        return False
-    return any(isinstance(v, _ARRAYS) or holds_arrays(v) for v in value)
+    level = [value] if _is_plain(value) else []
+    found = False
+    for _ in range(MOST_LEVELS):
+        members = [member for part in level for member in part]
+        found = found or any(isinstance(member, _ARRAYS) for member in members)
+        level = [member for member in members if _is_plain(member)]
+        if not level:
+            return found
+    raise LauncherError(
+        f"kernel {kernel}: {name} is {shown(value)}, a tuple of tuples in more than {MOST_LEVELS} "
+        "levels; write an array, or fewer levels."
+    )
 
 
 def members(
@@ -94,7 +113,11 @@ def numbers(parameters: tuple[Parameter, ...], values: tuple[Any, ...]) -> tuple
 
 def is_open(value: Any) -> bool:
     """Whether a value, or a member of a tuple that is not a launch's result, is not known yet."""
-    if value is UNKNOWN:
-        return True
-    is_plain = isinstance(value, tuple) and not hasattr(type(value), "_output_positions")
-    return is_plain and any(map(is_open, value))
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if part is UNKNOWN:
+            return True
+        if _is_plain(part):
+            pending.extend(part)
+    return False

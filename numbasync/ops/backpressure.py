@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import operator
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from numbasync.arguments import LARGEST, as_whole, shown
 from numbasync.device import reactor
 from numbasync.device.device import Device, chosen_device
 from numbasync.device.limit_scope import InFlight, Limit, begins_block, limits_here
@@ -227,25 +227,22 @@ def limit(
 
 
 def _whole(priority: Any) -> int | None:
-    try:
-        return None if priority is None else operator.index(priority)
-    except TypeError:
+    number = as_whole(priority)
+    if number is None and priority is not None:
         raise CallerError(
-            f"limit(priority={priority!r:.60}): write a whole number; higher ones go first."
-        ) from None
+            f"limit(priority={shown(priority)}): write a whole number; higher ones go first."
+        )
+    return number
 
 
 def _bound(name: str, value: Any) -> int | None:
     if value is None:
         return None
-    try:
-        bound = operator.index(value)
-    except TypeError:
-        bound = 0
-    if bound < 1:
+    bound = as_whole(value)
+    if bound is None or not 1 <= bound <= LARGEST:
         raise CallerError(
-            f"limit({name}={value!r}): nothing could ever be submitted; write a whole number of "
-            f"at least 1, or leave {name} out for no bound."
+            f"limit({name}={shown(value)}): nothing could ever be submitted; write a whole number "
+            f"of at least 1, or leave {name} out for no bound."
         )
     return bound
 

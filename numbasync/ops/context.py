@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from numbasync.arguments import LARGEST, check_whole
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Prerequisite
 from numbasync.device import access
@@ -53,9 +54,6 @@ def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> 
         device.ask()
         pool.trim()
         return pool.allocate(nbytes, stream.backend)
-
-
-# --- one submission ------------------------------------------------------------------
 
 
 class HostReading(Protocol):
@@ -181,6 +179,8 @@ class Context(Public):
         Raises:
             OutOfDeviceMemoryError: the bytes do not fit, even after unused memory was returned.
         """
+        if type(nbytes) is not int or not 0 <= nbytes <= LARGEST:
+            nbytes = check_whole(nbytes, "nbytes of alloc", 0)
         self._used = True
         self.submission.nbytes += nbytes
         storage = allocated(self.device, self.pool, nbytes, self.stream)
@@ -194,6 +194,7 @@ class Context(Public):
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """`nbytes` of host memory for asynchronous copies, kept alive by the submission."""
+        nbytes = check_whole(nbytes, "nbytes of host_buffer", 0)
         buffer = self.device.backend.host_buffer(nbytes)[:nbytes]
         self.submission.nbytes += nbytes
         self.retain(buffer)

@@ -36,9 +36,14 @@ def made(value: Any) -> Any:
 @compiled
 def is_later(value: Any) -> bool:
     """Whether `value` is, or contains, a deferred value."""
-    if type(value) is tuple:  # a result of `zip`; the results of launches have other types
-        return any(map(is_later, value))
-    return type(value) is Later
+    pending = [value]
+    while pending:  # no recursion: a value of the program may be nested as deep as it likes
+        part = pending.pop()
+        if type(part) is Later:
+            return True
+        if type(part) is tuple:  # a result of `zip`; the results of launches have other types
+            pending.extend(part)
+    return False
 
 
 @compiled

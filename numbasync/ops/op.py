@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from numbasync.arguments import check_whole, shown
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
@@ -40,6 +41,7 @@ from numbasync.public import Public
 
 T = TypeVar("T")
 U = TypeVar("U")
+MOST_VALUES = 65_536  # that unzip makes operations of
 
 
 class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Generic[T]):
@@ -125,7 +127,7 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
         if not callable(change):  # `map(8)` is how the tiles of a partition are mapped to blocks
             with suppress_unused_warnings((self,)):
                 raise OperationError(
-                    f"map of an operation takes a function of its value, not {change!r:.60}.\n"
+                    f"map of an operation takes a function of its value, not {shown(change)}.\n"
                     "To map a partition to 8 blocks, write op.map(lambda p: p.map(8))."
                 )
         check_closure(change, "map", self)
@@ -144,8 +146,7 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
         count = self._width() if n is None else n
         if count is None:
             raise OperationError(f"how many values {self} gives is not known yet: write unzip(n).")
-        if not isinstance(count, int) or count < 0:
-            raise OperationError(f"unzip({n!r}): write how many values {self} gives.")
+        count = check_whole(count, f"n in unzip(n) of {self}", 0, MOST_VALUES, OperationError)
         parent = self.shared()
         elements = tuple(Select(parent, i, count) for i in range(count))
         if not elements:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
+from numbasync.arguments import with_type
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError, OperationError
 from numbasync.ops.context import Context
@@ -57,7 +58,7 @@ def check_op(value: object, where: str) -> DeviceOp[Any]:
         return value
     called = "If a call of it gives one, call it. " if callable(value) else ""
     raise OperationError(
-        f"{where} must be an operation, not {type(value).__name__} ({value!r:.60}).\n"
+        f"{where} must be an operation, not {with_type(value)}.\n"
         f"{called}To pass a value on, wrap it: na.value(x)."
     )
 
@@ -74,9 +75,7 @@ def check_closure(value: object, where: str, first: object = None) -> None:
             raise _must_not_be_awaited(where, value)
     if not callable(value):
         with suppress_unused_warnings((first, value)):
-            raise OperationError(
-                f"{where} takes a function, not {type(value).__name__} ({value!r:.60})."
-            )
+            raise OperationError(f"{where} takes a function, not {with_type(value)}.")
 
 
 @contextmanager

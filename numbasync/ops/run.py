@@ -11,6 +11,7 @@ from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
+from numbasync.arguments import with_type
 from numbasync.backend import array_protocols
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite, call_site
@@ -283,4 +284,4 @@ def describe(value: object) -> str:
     """The description of a value in messages: its type, and the beginning of its `repr`."""
     if array_protocols.is_foreign(value):
         return f"an array of {array_protocols.name_of(value)}"  # its `repr` may wait for a GPU
-    return f"{type(value).__name__} ({value!r:.80})"
+    return f"{with_type(value, 80)}"

@@ -16,11 +16,12 @@ from enum import Enum
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from numbasync.arguments import with_type
 from numbasync.backend.protocols import Prerequisite
 from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
-from numbasync.errors import ReentrancyError, StateError
+from numbasync.errors import CallerError, OperationError, ReentrancyError, StateError
 from numbasync.ops import submission_queue
 from numbasync.ops.backpressure import Admission, is_limited
 from numbasync.ops.context import Context, HostCopyBack
@@ -75,8 +76,19 @@ class Submitting(Generic[T]):
     def __init__(self, op: Operation[T], stream: Stream) -> None:
         self.stream = stream
         self._op: Operation[T] | None = op
-        self._name = op.label
-        self._pool = stream.device.pool
+        try:
+            self._name = op.label
+            self._pool = stream.device.pool
+        except AttributeError:
+            if not hasattr(op, "label"):
+                raise OperationError(
+                    f"a DeviceFuture is of an operation, not of {with_type(op)}: write "
+                    "na.spawn(op)."
+                ) from None
+            raise CallerError(
+                f"next_stream() of the policy gave no stream, but {with_type(stream)}: write "
+                "device.new_stream(), say."
+            ) from None
         self._seen = False
 
     # --- starting ---

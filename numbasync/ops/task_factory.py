@@ -16,10 +16,11 @@ from contextvars import Context, copy_context
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, TypeVar
 
+from numbasync.arguments import with_type
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.submission import Submission
-from numbasync.errors import DeviceLostError, DriverError
+from numbasync.errors import CallerError, DeviceLostError, DriverError, OperationError
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
 from numbasync.ops.gather import _Enqueued, _start
 from numbasync.ops.run import awaited
@@ -253,7 +254,19 @@ def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> 
             else:
                 _note_call(future, watcher, **options)
             return future
-    return asyncio.Task(coro, loop=loop, **options)
+    try:
+        return asyncio.Task(coro, loop=loop, **options)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        if not asyncio.iscoroutine(coro):
+            raise OperationError(
+                f"task_factory takes a coroutine, not {with_type(coro)}: write op.coroutine()."
+            ) from None
+        if isinstance(loop, asyncio.AbstractEventLoop):
+            raise
+        raise CallerError(
+            f"task_factory takes a loop, not {with_type(loop)}: write "
+            "asyncio.get_running_loop().set_task_factory(na.task_factory)."
+        ) from None
 
 
 def eager_task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:

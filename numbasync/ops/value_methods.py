@@ -10,6 +10,7 @@ from functools import partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
+from numbasync.arguments import shown
 from numbasync.backend import array_protocols
 from numbasync.errors import OperationError
 
@@ -78,7 +79,7 @@ class ValueMethods(Generic[T_co]):
     def __getitem__(self, index: Any) -> NoReturn:
         raise OperationError(
             f"{self} is an operation, not its value, and has no elements yet: write "
-            f"(await op)[{index!r:.40}]; or, of an operation that gives a tuple, op.unzip()."
+            f"(await op)[{shown(index, 40)}]; or, of an operation that gives a tuple, op.unzip()."
         )
 
     # --- for operations that give a tuple ---

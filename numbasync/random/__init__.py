@@ -26,19 +26,21 @@ each use its own seed, or its own range of draws.
 from __future__ import annotations
 
 import math
-import operator
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
+from numbasync.arguments import as_whole, shown
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.ops.op import DeviceOp
 from numbasync.random import xoroshiro
 from numbasync.tensors.array_spec import contiguous
 from numbasync.tensors.create_ops import Generated
 from numbasync.tensors.tensor import Tensor
+
+MOST_SUBSEQUENCE = 2**64 - 1  # a jump is 2**64 states of 2**128
 
 
 def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Tensor]:
@@ -65,18 +67,21 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Ten
     )
     for name, value in (("n", count), ("subsequence_start", start)):
         if value < 0:
-            raise ShapeError(f"random_states with {name}={value}; write 0 or more.")
+            raise ShapeError(f"random_states with {name}={shown(value)}; write 0 or more.")
+    if start > MOST_SUBSEQUENCE:
+        raise ShapeError(
+            f"random_states with subsequence_start={shown(start)}; write at most 2**64 - 1, the "
+            "last subsequence."
+        )
     spec = contiguous(count, xoroshiro.STATE, records=True)
     return Generated(spec, partial(xoroshiro.states, count, bits, start), "random_states")
 
 
 def _whole(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise DTypeError(
-            f"random_states with {name}={value!r:.60}; write a whole number."
-        ) from None
+    number = as_whole(value)
+    if number is None:
+        raise DTypeError(f"random_states with {name}={shown(value)}; write a whole number.")
+    return number
 
 
 # --- in kernels -------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 from numba.cuda import extending, types
 from numba.cuda.core.errors import TypingError
 
+from numbasync.arguments import shown
 from numbasync.errors import DTypeError, LauncherError, ShapeError
 from numbasync.layout import check_shape
 from numbasync.tensor_cores.ptx import I32, numbers, position
@@ -75,7 +76,7 @@ def tile(dtype: Any, shape: Any, swizzle: int = 128) -> Tile:
     if len(extents) < 2 or not math.prod(extents):
         raise ShapeError(f"a tile of shape {extents}: write rows and columns, all > 0.")
     if swizzle not in SWIZZLES:
-        raise LauncherError(f"tile(swizzle={swizzle!r}): write 128, 64, 32 or 0.")
+        raise LauncherError(f"tile(swizzle={shown(swizzle)}): write 128, 64, 32 or 0.")
     *_, rows, columns = extents
     if swizzle and columns * element.itemsize != swizzle:
         raise LauncherError(
@@ -119,7 +120,7 @@ def barriers(count: int) -> Barriers:
     """
     (number,) = check_shape(count)
     if not number:
-        raise ShapeError(f"barriers({count!r:.60}): write at least 1.")
+        raise ShapeError(f"barriers({shown(count)}): write at least 1.")
     return Barriers(number)
 
 

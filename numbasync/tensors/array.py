@@ -12,10 +12,11 @@ from typing import Any, Self
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import with_type
 from numbasync.backend import protocols
 from numbasync.device.device import Device
 from numbasync.device.storage import Storage
-from numbasync.errors import MovedError, StateError
+from numbasync.errors import CallerError, MovedError, StateError
 from numbasync.layout import Layout
 from numbasync.native import compiled, known
 from numbasync.ops import submission_queue
@@ -52,7 +53,12 @@ class DeviceArray:
         self.device = device
         self.source = source
         self.dtype = dtype
-        self.shape = at.shape
+        try:
+            self.shape = at.shape
+        except AttributeError:
+            raise CallerError(
+                f"an array has a layout, not {with_type(at)}: write na.zeros(shape), say."
+            ) from None
         self._layout = at
         self.own_storage = storage
         self.own_handle: protocols.Array | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.layout import Layout
 from numbasync.tensors.array import DeviceArray
@@ -43,7 +44,7 @@ def _is_operand(value: object) -> bool:
 def _shown(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape}"
-    return repr(value) if isinstance(value, NoOperators) else f"{value!r:.60}"
+    return repr(value) if isinstance(value, NoOperators) else f"{shown(value)}"
 
 
 # Operators by the names of NumPy's functions, and functions of arrays by those whose `reduce` they

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.backend import array_protocols
 from numbasync.backend.formulas import BITS, Diagonal, Floats, Integers, Key, Normal, Uniform
 from numbasync.device.callsite import call_site
@@ -57,7 +58,7 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """
     element, extents = layout.check_dtype(dtype), layout.check_shape(shape)
     if len(extents) < 2:
-        raise ShapeError(f"rows at a pitch need two axes or more, not the shape {extents}.")
+        raise ShapeError(f"rows at a pitch need two axes or more, not the shape {shown(extents)}.")
     *rows, columns = extents
     padded = -(-columns * element.itemsize // PITCH) * PITCH // element.itemsize
     padded_op = Full(ArraySpec((*rows, padded), element), None, "empty_pitched")
@@ -119,13 +120,13 @@ def _shape_and_dtype(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
     if is_op(t):
         with suppress_unused_warnings((t,)):
             raise OperationError(
-                f"{what} takes a tensor, whose shape is known, not {t!r:.60}: run it first, "
+                f"{what} takes a tensor, whose shape is known, not {shown(t)}: run it first, "
                 f"t = await op, or go on with its value, op.then(na.{what})."
             )
     shape, own = getattr(t, "shape", None), getattr(t, "dtype", None)
     if not isinstance(shape, tuple) or own is None:
         raise OperationError(
-            f"{what} takes a tensor or an array, not {type(t).__name__} ({t!r:.60}).\n"
+            f"{what} takes a tensor or an array, not {with_type(t)}.\n"
             f"Write a shape and a dtype: na.{what.removesuffix('_like')}(shape, ..., dtype=...)"
         )
     return shape, own if dtype is None else dtype
@@ -151,15 +152,20 @@ def arange(
     """
     element_dtype = layout.check_dtype(dtype)
     first, last = (0, start) if stop is None else (start, stop)
+    for name, bound in (("start", first), ("stop", last), ("step", step)):
+        check_number(bound, f"{name} of arange", DTypeError)
     if step == 0:
         raise ShapeError("arange with a step of 0 has no end; write a step that is not 0.")
     try:
         count = max(0, math.ceil((last - first) / step))
     except TypeError:
-        raise DTypeError(f"arange from {first!r} to {last!r} by {step!r}: write numbers.") from None
+        raise DTypeError(
+            f"arange from {shown(first)} to {shown(last)} by {shown(step)}: write numbers."
+        ) from None
     except (OverflowError, ValueError):  # infinite, or not a number
         raise ShapeError(
-            f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
+            f"arange from {shown(first)} to {shown(last)} by {shown(step)} has no end; write "
+            "finite numbers."
         ) from None
 
     spec = ArraySpec((count,), element_dtype)
@@ -174,16 +180,21 @@ def arange(
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
-    spec = contiguous(count, dtype)
-    if len(spec.shape) != 1:
-        raise ShapeError(f"linspace takes a number of values, not the shape {count!r:.60}.")
+    for name, bound in (("start", start), ("stop", stop)):
+        check_number(bound, f"{name} of linspace", DTypeError, is_complex=True)
+    spec = contiguous(check_whole(count, "count of linspace", 0, error=ShapeError), dtype)
     steps = spec.shape[0] - 1
-    if isinstance(start, int | float) and isinstance(stop, int | float):
-        first, last = float(start), float(stop)
+    first, last = (_as_float(bound) for bound in (start, stop))
+    if isinstance(first, float) and isinstance(last, float):
         step = (last - first) / steps if steps > 0 else 0.0
         if step or steps < 1 or first == last:  # else too small a step: NumPy divides later
             return Computed(spec, Floats(first, step, last if steps > 0 else None), "linspace")
-    return Generated(spec, partial(_spaced, start, stop, spec.shape[0], spec.dtype), "linspace")
+    return Generated(spec, partial(_spaced, first, last, spec.shape[0], spec.dtype), "linspace")
+
+
+def _as_float(bound: Any) -> Any:
+    """An integer that NumPy has no type for as the nearest float64."""
+    return float(bound) if isinstance(bound, int) else bound
 
 
 def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:
@@ -235,6 +246,8 @@ def randn(
             `std` is no real number.
     """
     element_dtype = _float(dtype, "randn")
+    check_number(mean, "mean of randn", DTypeError)
+    check_number(std, "std of randn", DTypeError)
     spec = ArraySpec(layout.check_shape(shape), element_dtype)
     try:
         formula = Normal(_key(seed), float(mean), float(std))
@@ -250,7 +263,7 @@ def _key(seed: int | None) -> Key:
         key = np.random.Philox(seed).state["state"]["key"]
     except (TypeError, ValueError) as error:
         raise DTypeError(
-            f"seed={seed!r:.60}: {error}; write a whole number of at least 0, or None. A dtype is "
+            f"seed={shown(seed)}: {error}; write a whole number of at least 0, or None. A dtype is "
             "given by its name: dtype=np.float64."
         ) from None
     return int(key[0]), int(key[1])
@@ -337,10 +350,10 @@ def _readable(t: Any, what: str) -> Tensor:
         return tensor
     with suppress_unused_warnings((t,)):
         raise OperationError(
-            f"{what} takes a tensor, not {t!r:.60}: run it first, t = await op, or go on with its "
+            f"{what} takes a tensor, not {shown(t)}: run it first, t = await op, or go on with its "
             f"value, op.then(lambda t: na.{what}(t, ...))."
             if is_op(t)
-            else f"{what} takes a tensor, not {type(t).__name__} ({t!r:.60}).\n"
+            else f"{what} takes a tensor, not {with_type(t)}.\n"
             "Make one of an array: t = await na.from_host(array)"
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.backend.counters import counters
 from numbasync.backend.formulas import Formula
 from numbasync.device import access
@@ -248,8 +249,12 @@ def element(value: Any, dtype: np.dtype[Any]) -> np.generic:
 def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     """`element` for values of any type, without the memo."""
     plain(value)  # refuses masked values
-    if np.shape(value):
-        raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
+    try:
+        shape = np.shape(value)
+    except (TypeError, ValueError) as error:  # ragged, or no array after all
+        raise DTypeError(f"{shown(value)} is no element of type {dtype}: {error}") from None
+    if shape:
+        raise ShapeError(f"the value must be one number, not an array of shape {shape}.")
     if isinstance(value, TIMES):
         raise DTypeError(
             f"{value!r:.60} is a time, and tensors count times in int64: write the number of its "
@@ -265,7 +270,7 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
             with np.errstate(all="ignore"):
                 element = dtype.type(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
+        raise DTypeError(f"{shown(value)} is no element of type {dtype}: {error}") from None
     return element
 
 

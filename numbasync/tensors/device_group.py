@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from numbasync.arguments import shown
 from numbasync.device.device import Device, use_device
 from numbasync.device.several import checked_devices
 from numbasync.errors import CallerError, DeviceMismatchError
@@ -98,7 +99,7 @@ class DeviceGroup(Public):
         """
         check_closure(f, "map")
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise CallerError(f"map of a DeviceGroup with most={most!r:.60}: write 1 or more.")
+            raise CallerError(f"map of a DeviceGroup with most={shown(most)}: write 1 or more.")
         source = _iterator(parts)
         running: Running = {}
         tasks: list[asyncio.Task[U]] = []
@@ -196,7 +197,7 @@ def _iterator(parts: Iterable[T] | AsyncIterable[T]) -> Iterator[T] | AsyncItera
     if not isinstance(parts, Iterable):
         raise CallerError(
             f"map of a DeviceGroup takes an iterable of parts, not {type(parts).__name__} "
-            f"({parts!r:.60}): write [x], say."
+            f"({shown(parts)}): write [x], say."
         )
     return iter(parts)
 

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device, chosen_device, default_device
 from numbasync.device.several import checked_devices, next_stream_of
@@ -93,7 +94,7 @@ def scatter(
     rank = len(tensor.shape)
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise ShapeError(
-            f"scatter along axis {axis!r:.60} of the shape {tensor.shape}: write a whole number "
+            f"scatter along axis {shown(axis)} of the shape {tensor.shape}: write a whole number "
             f"from {-rank} to {rank - 1}." if rank else
             "scatter of a tensor without axes: it has none to cut along; write na.replicate."
         )  # fmt: skip
@@ -135,11 +136,11 @@ def _array(t: Any, what: str) -> Any:
     with suppress_unused_warnings((t,)):
         if is_op(t):
             raise OperationError(
-                f"{what} takes a tensor or an array, not the operation {t!r:.60}, which runs on a "
+                f"{what} takes a tensor or an array, not the operation {shown(t)}, which runs on a "
                 f"device of its own: run it first, t = await op; then await na.{what}(t, ...)."
             )
         if isinstance(t, Partition):
-            raise OperationError(f"{what} takes a tensor, not {t!r:.60}: write p.unpartition().")
+            raise OperationError(f"{what} takes a tensor, not {shown(t)}: write p.unpartition().")
     upload: Any = from_host(t)  # its checks; the elements are read when the operation runs
     upload.suppress_warning()
     return upload._array
@@ -258,7 +259,7 @@ class Gathered(_OnOneDevice, Joined):
             for i, part in enumerate(listed):
                 if is_op(part):
                     raise OperationError(
-                        f"gather_parts: number {i} is the operation {part!r:.60}, which runs on a "
+                        f"gather_parts: number {i} is the operation {shown(part)}, which runs on a "
                         "device of its own: run it first, t = await op."
                     )
         Joined.__init__(self, parts, axis, is_new=False, name="gather_parts")

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import with_type
 from numbasync.backend import array_protocols
-from numbasync.errors import DTypeError, OperationError
+from numbasync.errors import CallerError, DTypeError, OperationError
 
 T = TypeVar("T")
 TIMES = (np.datetime64, np.timedelta64)
@@ -138,8 +139,8 @@ def column(x: Any, copy: bool | None = None) -> np.ndarray[Any, Any] | None:
             return None
     try:
         array: np.ndarray[Any, Any] = plain(np.asarray(x, copy=copy))
-    except ValueError as error:
-        if copy is False:
+    except (TypeError, ValueError) as error:
+        if isinstance(error, CallerError) or (copy is False and isinstance(error, ValueError)):
             raise
         raise DTypeError(f"{name} is no array of numbers: {error}") from error
     return array
@@ -154,4 +155,12 @@ def host_array(x: Any) -> np.ndarray[Any, Any]:
         for part in x:
             if isinstance(part, np.ma.MaskedArray):
                 plain(part)  # NumPy would drop its mask
-    return np.asarray(plain(np.asarray(x)) if array is None else array)
+    if array is not None:
+        return np.asarray(array)
+    try:
+        made = np.asarray(x)
+    except CallerError:  # of a tensor or an operation
+        raise
+    except (TypeError, ValueError, RecursionError) as error:  # ragged, or too deep
+        raise DTypeError(f"{with_type(x)} is no array of numbers: {error}") from None
+    return np.asarray(plain(made))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from numbasync import layout
+from numbasync.arguments import with_type
 from numbasync.backend import array_protocols, protocols
 from numbasync.device import address_map
 from numbasync.device.device import Device, chosen_device, default_device, devices
@@ -160,7 +161,7 @@ def _tensor(foreign: protocols.Foreign, device: Device) -> Tensor:
 def _instead(x: Any) -> str:
     if isinstance(x, SharedTensor):
         return f"{x!r} is a tensor already; as_tensor would let others write to it."
-    name = f"{type(x).__name__} ({x!r:.60})"
+    name = f"{with_type(x)}"
     return (
         "as_tensor takes an array with __dlpack__ or __cuda_array_interface__, or a buffer, not "
         f"{name}.\n"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import with_type
 from numbasync.device.submission import Submission
 from numbasync.errors import AliasError, OperationError, StateError
 from numbasync.layout import Layout
@@ -37,6 +38,11 @@ class InOut:
         self.array = array
         self.cut = cut
         self.given = array if given is None else given
+        if not isinstance(array, np.ndarray) or not (cut is None or isinstance(cut, Partition)):
+            raise OperationError(
+                f"an InOut is of a NumPy array and its tiles, not of {with_type(array)} and "
+                f"{with_type(cut)}: write na.inout(array)."
+            )
 
     def partition(self, tile: int | tuple[int, ...]) -> InOut:
         """The array cut into tiles, one per block, as `Tensor.partition`."""
@@ -78,7 +84,7 @@ def inout(array: HostArray) -> InOut:
     """
     if not isinstance(array, np.ndarray):
         raise OperationError(
-            f"na.inout takes a NumPy array, not {type(array).__name__} ({array!r:.60}).\n"
+            f"na.inout takes a NumPy array, not {with_type(array)}.\n"
             "A tensor is an output as it is: pass it without na.inout."
         )
     original, array = array, plain(array)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import as_whole, shown
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.home import Home, first_home
@@ -70,13 +70,13 @@ class Joined(DeviceOp[Tensor]):
         self._name = name or ("stack" if is_new else "concatenate")
         with suppress_unused_warnings(tensors if isinstance(tensors, list | tuple) else (tensors,)):
             self._parts = self._listed(tensors)
-            try:
-                self._axis = operator.index(axis)
-            except TypeError:
+            number = as_whole(axis)
+            if number is None:
                 raise ShapeError(
-                    f"{self._name} along axis {axis!r:.60}: write a whole number. To have one axis "
-                    "only, join what t.reshape(-1) gives of each."
-                ) from None
+                    f"{self._name} along axis {shown(axis)}: write a whole number. To have one "
+                    "axis only, join what t.reshape(-1) gives of each."
+                )
+            self._axis = number
             ops = [part for part in self._parts if is_op(part)]
             stream = common_stream(ops)
             if not ops:
@@ -124,7 +124,8 @@ class Joined(DeviceOp[Tensor]):
         rank = len(shapes[0]) + self._is_new
         if not -rank <= self._axis < rank:
             raise ShapeError(
-                f"{self._name} along axis {self._axis}, of {rank} axes: write one from {-rank} to "
+                f"{self._name} along axis {shown(self._axis)}, of {rank} axes: write one from "
+                f"{-rank} to "
                 f"{rank - 1}."
             )
         axis = self._axis % rank

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from numbasync import layout
+from numbasync.arguments import as_whole, as_wholes, check_bool, shown, with_type
 from numbasync.errors import OperationError, ShapeError
 from numbasync.native import known
 from numbasync.public import Public
@@ -35,9 +35,14 @@ class Partition(Public):
 
     def __init__(self, tensor: Tensor, tile: int | tuple[int, ...], *, exact: bool = True) -> None:
         self.tensor = tensor
-        self.tile = _check_tile(tile, tensor.shape)
-        self.grid = tuple(-(-n // t) for n, t in zip(tensor.shape, self.tile, strict=True))
-        self.exact = exact
+        shape = getattr(tensor, "shape", None)
+        if type(shape) is not tuple:
+            raise OperationError(
+                f"a Partition is of a tensor, not {with_type(tensor)}: write t.partition(tile)."
+            )
+        self.tile = _check_tile(tile, shape)
+        self.grid = tuple(-(-n // t) for n, t in zip(shape, self.tile, strict=True))
+        self.exact = exact if type(exact) is bool else check_bool(exact, "exact of a Partition")
         self.blocks: int | None = None
         self._fingerprint = -1
 
@@ -92,19 +97,18 @@ class Partition(Public):
         return min(device.limits.multiprocessors, math.prod(self.grid))
 
     def _check_blocks(self, blocks: Any) -> int:
-        try:
-            count = operator.index(blocks)
-        except TypeError:
+        count = as_whole(blocks)
+        if count is None:
             raise ShapeError(
-                f"blocks are counted by a whole number, not {blocks!r}.\n"
+                f"blocks are counted by a whole number, not {shown(blocks)}.\n"
                 "Write p.map(8); of an operation, op.partition(tile).map(lambda p: p.map(8))."
-            ) from None
+            )
         tiles = math.prod(self.grid)
         if count < 1:
-            raise ShapeError(f"a mapped partition has at least 1 block, not {count}.")
+            raise ShapeError(f"a mapped partition has at least 1 block, not {shown(count)}.")
         if count > tiles:
             raise ShapeError(
-                f"{count} blocks cannot share {tiles} tiles, which is what {self!r} has.\n"
+                f"{shown(count)} blocks cannot share {tiles} tiles, which is what {self!r} has.\n"
                 "Write map(), which takes as many as suit the device and at most all tiles."
             )
         return count
@@ -138,10 +142,9 @@ def _restored(tensor: Tensor, tile: tuple[int, ...], exact: bool, blocks: int | 
 
 
 def _check_tile(tile: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        extents = tuple(map(operator.index, tile if isinstance(tile, tuple | list) else (tile,)))
-    except TypeError:
-        raise ShapeError(f"a tile is a whole number or a tuple of them, not {tile!r}.") from None
+    extents = as_wholes(tile)
+    if extents is None:
+        raise ShapeError(f"a tile is a whole number or a tuple of them, not {shown(tile)}.")
     if not 1 <= len(shape) <= MAX_RANK:
         raise ShapeError(
             f"a tensor of {len(shape)} axes cannot be partitioned: a grid has 1 to {MAX_RANK}.\n"
@@ -149,9 +152,9 @@ def _check_tile(tile: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
         )
     if len(extents) != len(shape):
         raise ShapeError(
-            f"the tile {extents} has {len(extents)} extents, the tensor of shape {shape} has "
-            f"{len(shape)} axes."
+            f"the tile {shown(extents)} has {len(extents)} extents, the tensor of shape {shape} "
+            f"has {len(shape)} axes."
         )
-    if any(n < 1 for n in extents):
-        raise ShapeError(f"a tile has positive extents: {extents}.")
+    if any(not 1 <= n <= layout.MOST_BYTES for n in extents):
+        raise ShapeError(f"a tile has positive extents, less than 2**63: {shown(extents)}.")
     return extents

@@ -8,12 +8,14 @@ like all work on one tensor.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.device.device import Device, chosen_device
 from numbasync.device.storage import Storage
 from numbasync.errors import OperationError
@@ -49,7 +51,7 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         raise OperationError(
-            f"na.HostBuffer{args!r:.60} would not be in page-locked memory: write "
+            f"na.HostBuffer{shown(args)} would not be in page-locked memory: write "
             "na.pinned(shape, dtype), or na.HostBuffer.from_array(array)."
         )
 
@@ -73,7 +75,8 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
     @classmethod
     def _make(cls, shape: Any, dtype: Any, device: Device | None) -> Self:
         extents, element = layout.check_shape(shape), layout.check_dtype(dtype, records=True)
-        nbytes = int(np.prod(extents, dtype=np.int64)) * element.itemsize
+        layout.contiguous_strides(extents, element.itemsize)  # refuses what no memory holds
+        nbytes = math.prod(extents) * element.itemsize
         block = chosen_device(device, "a page-locked array").backend.host_buffer(max(nbytes, 1))
         buffer = block[:nbytes].view(element).reshape(extents).view(cls)
         buffer._storage = Storage(cls._host, _Block(block))  # type: ignore[arg-type]  # no pool

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown, with_type
 from numbasync.device.device import Device
 from numbasync.errors import (
     DTypeError,
@@ -161,6 +162,10 @@ class SharedTensor(NoOperators, Public):
     __slots__ = ("tensor",)
 
     def __init__(self, tensor: Tensor) -> None:
+        if not isinstance(tensor, Tensor):
+            raise OperationError(
+                f"a SharedTensor is of a tensor, not {with_type(tensor)}: write t.shared()."
+            )
         self.tensor = tensor
 
     @property
@@ -252,7 +257,7 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
             with suppress_unused_warnings((dst, src)):
                 raise OperationError(
                     f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__} "
-                    f"({side!r:.60}).\n"
+                    f"({shown(side)}).\n"
                     "Run an operation first, t = await op; make an array of numbers by np.asarray."
                 )
     if isinstance(dst, Tensor):

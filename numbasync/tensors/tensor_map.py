@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from numbasync import layout
+from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync.native import known
@@ -55,6 +56,11 @@ class TensorMap(NoOperators, Public):
     def __init__(
         self, tensor: Tensor, box: tuple[int, ...], swizzle: int, mapped: MappedTensor
     ) -> None:
+        if not isinstance(mapped, MappedTensor):
+            raise CallerError(
+                f"a TensorMap is made of a tensor, not of {with_type(mapped)}: write "
+                "na.tensor_map(t, box)."
+            )
         self.tensor = tensor
         self.box = box
         self.swizzle = swizzle
@@ -153,7 +159,7 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
     """
     tensor = t.tensor if isinstance(t, SharedTensor) else t
     if not isinstance(tensor, Tensor):
-        raise CallerError(f"tensor_map of {type(t).__name__} ({t!r:.60}): write a tensor.")
+        raise CallerError(f"tensor_map of {with_type(t)}: write a tensor.")
     storage = tensor.own_storage
     if storage is not None and storage.maps is not None and type(box) is tuple:
         known = storage.maps.get((tensor._layout, tensor.dtype, box, swizzle))
@@ -164,7 +170,7 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
         raise DTypeError(f"tensor_map of {tensor!r}: write one of {', '.join(DTYPES)}.")
     extents = layout.check_shape(box)
     if type(swizzle) is not int or swizzle not in SWIZZLES:
-        raise CallerError(f"tensor_map(swizzle={swizzle!r:.60}): write 128, 64, 32 or 0.")
+        raise CallerError(f"tensor_map(swizzle={shown(swizzle)}): write 128, 64, 32 or 0.")
     _check_tensor(tensor)
     _check_box(tensor, extents, swizzle)
     return TensorMap(tensor, extents, swizzle, MappedTensor(tensor, extents, swizzle))
@@ -191,12 +197,14 @@ def _check_tensor(tensor: Tensor) -> None:
 def _check_box(tensor: Tensor, box: tuple[int, ...], swizzle: int) -> None:
     if len(box) != tensor.ndim or not all(1 <= n <= MOST_EXTENT for n in box):
         raise ShapeError(
-            f"a box of {box} of {tensor!r}: write {tensor.ndim} extents from 1 to {MOST_EXTENT}."
+            f"a box of {shown(box)} of {tensor!r}: write {tensor.ndim} extents from 1 to "
+            f"{MOST_EXTENT}."
         )
     nbytes = box[-1] * tensor.dtype.itemsize
     if nbytes % UNIT or (swizzle and nbytes > swizzle):
         most = f", at most {swizzle} with this swizzle" if swizzle else ""
         raise ShapeError(
-            f"a box of {box} of {tensor!r} has rows of {nbytes} bytes: write a multiple of {UNIT}"
+            f"a box of {shown(box)} of {tensor!r} has rows of {nbytes} bytes: write a multiple of "
+            f"{UNIT}"
             f"{most}."
         )

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self, get_args
 
+from numbasync.arguments import as_whole, is_one_of, shown
 from numbasync.backend import protocols
 from numbasync.backend.kernel_checks import ThreadOrder as ThreadOrder
 from numbasync.backend.protocols import Checks
 from numbasync.backend.protocols import Counters as Counters
 from numbasync.device import reactor
-from numbasync.device.device import Device
-from numbasync.device.stream import Stream
+from numbasync.device.device import Device, check_device
+from numbasync.device.stream import Stream, as_stream
 from numbasync.errors import CallerError, StateError
 from numbasync.testing.check.check import check_kernel as check_kernel
 from numbasync.testing.check.failures import BarrierDivergence as BarrierDivergence
@@ -62,7 +63,7 @@ class Gate:
     """
 
     def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+        self.stream = as_stream(stream, "a gate")
         self._release: Callable[[], None] | None = None
 
     @property
@@ -106,6 +107,7 @@ async def settle(device: Device) -> None:
 
     A task that is not done afterwards waits for a gate, or for an event outside the program.
     """
+    check_device(device, "settle")
     for _ in range(3):
         await asyncio.sleep(0)
     device.backend.quiesce()
@@ -126,7 +128,8 @@ def seeded(device: Device, seed: int) -> Iterator[None]:
     Raises:
         StateError: the device is seeded already.
     """
-    with device.backend.seeded(seed):
+    backend = check_device(device, "seeded").backend
+    with backend.seeded(_seed("seeded", seed)):
         yield
 
 
@@ -158,10 +161,18 @@ def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> It
     Raises:
         CallerError: `order` is not a `ThreadOrder`.
     """
-    if order not in get_args(ThreadOrder):
-        raise CallerError(f"order={order!r}: write one of {', '.join(get_args(ThreadOrder))}.")
-    with device.backend.checked(Checks(order, seed)):
+    backend = check_device(device, "checked").backend
+    if not is_one_of(order, get_args(ThreadOrder)):
+        raise CallerError(f"order={shown(order)}: write one of {', '.join(get_args(ThreadOrder))}.")
+    with backend.checked(Checks(order, _seed("checked", seed))):
         yield
+
+
+def _seed(function: str, seed: object) -> int:
+    number = as_whole(seed)
+    if number is None or number < 0:
+        raise CallerError(f"{function}(seed={shown(seed)}): write a whole number of at least 0.")
+    return number
 
 
 def counters() -> Counters:

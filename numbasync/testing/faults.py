@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
+from numbasync.arguments import check_whole, is_one_of, shown
 from numbasync.backend import protocols
-from numbasync.device.device import Device
+from numbasync.device.device import Device, check_device
 from numbasync.errors import (
     CallerError,
     DeviceLostError,
@@ -33,12 +34,12 @@ class Injected:
     """
 
     def __init__(self, device: Device, fault: Fault, after: int) -> None:
-        self.device = device
+        self.device = check_device(device, "inject")
         self.fault = fault
         self.calls = 0
         self.happened = False
         self.lost: DeviceLostError | None = None
-        self._after = after
+        self._after = check_whole(after, "after, how many calls go well before,", 0)
 
     def now(self) -> bool:
         """Count a call. Returns whether this call fails."""
@@ -106,11 +107,9 @@ def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
     Raises:
         CallerError: there is no such fault, or `after` is negative.
     """
-    if fault not in get_args(Fault):
+    if not is_one_of(fault, get_args(Fault)):
         kinds = ", ".join(repr(k) for k in get_args(Fault))
-        raise CallerError(f"there is no fault {fault!r} to inject; write one of {kinds}.")
-    if after < 0:
-        raise CallerError(f"after={after}: how many calls go well before; write 0 or more.")
+        raise CallerError(f"there is no fault {shown(fault)} to inject; write one of {kinds}.")
     injected = Injected(device, fault, after)
     with _INJECTORS[fault](injected):
         yield injected

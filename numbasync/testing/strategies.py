@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import Checks
 from numbasync.device.device import Device, default_device, devices, use_device
 from numbasync.errors import CallerError, MissingExtraError
@@ -69,7 +70,7 @@ def dtypes(kinds: str = "fiu") -> SearchStrategy[np.dtype[Any]]:
     """
     element_types = [np.dtype(c) for kind in kinds for c in _BY_KIND.get(kind, "")]
     if not element_types:
-        raise CallerError(f"dtypes({kinds!r}): write some of {', '.join(_BY_KIND)}.")
+        raise CallerError(f"dtypes({shown(kinds)}): write some of {', '.join(_BY_KIND)}.")
     return st.sampled_from(element_types)
 
 
@@ -203,7 +204,7 @@ def kernel_args(
     for name, axes_of in (extents or {}).items():
         if isinstance(axes_of, str):
             raise CallerError(
-                f"kernel_args: extents of {name}: a tuple of its axes, as in ({axes_of!r},)."
+                f"kernel_args: extents of {name}: a tuple of its axes, as in ({shown(axes_of)},)."
             )
     axes = {
         p.name: (extents or {}).get(p.name) or _common_axes(usage.axes.get(p.name, 1))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, overload
 
+from numbasync.arguments import is_number, shown, with_type
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError, LaunchError, OperationError
@@ -42,6 +43,11 @@ class Autotuned(Public, Generic[P]):
     """
 
     def __init__(self, choices: Choices) -> None:
+        if not isinstance(choices, Choices):
+            raise LauncherError(
+                f"Autotuned is made of a kernel, not of {with_type(choices)}: write "
+                "na.autotune(kernel, configs)."
+            )
         self.name = choices.configurations.name
         self._choices = choices
 
@@ -182,12 +188,10 @@ def autotune(
     configurations = Configurations(kernel, configs)
     name = configurations.name
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 2:
-        raise LaunchError(f"autotune of {name}: rounds={rounds!r:.60}; write 2 or more.")
-    if tolerance is not None and not (
-        isinstance(tolerance, int | float) and 0 <= tolerance < math.inf
-    ):
-        raise LaunchError(f"autotune of {name}: tolerance={tolerance!r:.60}; write 0 or more.")
+        raise LaunchError(f"autotune of {name}: rounds={shown(rounds)}; write 2 or more.")
+    if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < math.inf):
+        raise LaunchError(f"autotune of {name}: tolerance={shown(tolerance)}; write 0 or more.")
     if reference is not None and not callable(reference):
-        raise LauncherError(f"autotune of {name}: reference={reference!r:.60} is no function.")
+        raise LauncherError(f"autotune of {name}: reference={shown(reference)} is no function.")
     rules = Rules(reference, tolerance)
     return Autotuned(Choices(configurations, check_key(key, name), rules, rounds))

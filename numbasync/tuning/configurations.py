@@ -12,6 +12,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
+from numbasync.arguments import as_items
 from numbasync.backend.kernel_source import carry_source
 from numbasync.errors import LauncherError, LaunchError, NumbasyncError
 from numbasync.launch.call import Launch
@@ -65,12 +66,13 @@ class Configurations:
             )
         self._kernel = kernel
         self.name: str = kernel.__name__
-        if isinstance(configurations, Mapping) or not isinstance(configurations, Iterable):
+        given = as_items(configurations)
+        if given is None:
             raise LauncherError(
                 f"autotune of {self.name}: configs is a list of dictionaries, such as "
                 f"[{{'threads': 128}}, {{'threads': 256}}]; not {describe(configurations)}."
             )
-        self._all = tuple(configurations)
+        self._all = given
         self._split = [self._checked(configuration) for configuration in self._all]
         self.texts = tuple(map(_text, self._all))
         if not self.texts:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.arguments import as_items
 from numbasync.errors import LauncherError
 from numbasync.launch.launcher import Launcher
+from numbasync.launch.tuple_arguments import holds_arrays
 from numbasync.ops.run import describe
 from numbasync.tensors.inout import InOut
 from numbasync.tensors.partition import Partition
@@ -27,13 +29,13 @@ def check_key(key: Key, name: str) -> Key:
     """
     if key is None or callable(key):
         return key
-    is_sequence = isinstance(key, Iterable) and not isinstance(key, str)
-    if not is_sequence or not all(isinstance(part, str) for part in key):
+    names = as_items(key)
+    if names is None or not all(isinstance(part, str) for part in names):
         raise LauncherError(
             f"autotune of {name}: key is a function of the arguments, or a tuple of parameters' "
             f"names, such as ('x', 'n'); not {describe(key)}."
         )
-    return tuple(key)
+    return names
 
 
 def key_of(key: Key, launcher: Launcher, values: tuple[Any, ...]) -> str:
@@ -47,6 +49,8 @@ def key_of(key: Key, launcher: Launcher, values: tuple[Any, ...]) -> str:
         LauncherError: a name is no parameter's, or the value of a function is not plain.
     """
     names = [p.name for p in launcher.parameters]
+    for name, value in zip(names, values, strict=True):
+        holds_arrays(value, launcher.name, name)  # refuses tuples that are nested too deep
     if key is None:
         return ", ".join(f"{n}: {_described(v)}" for n, v in zip(names, values, strict=True))
     if callable(key):
@@ -91,7 +95,7 @@ def _described(value: Any, exact: bool = False) -> str:
     if isinstance(value, SharedTensor):
         value = value.tensor
     shape = getattr(value, "shape", None)
-    if shape and hasattr(value, "dtype"):
+    if shape and isinstance(shape, tuple) and hasattr(value, "dtype"):
         extents = "x".join(str(_bucket(int(n))) for n in shape)
         return f"{value.dtype}[{extents}]{tiles}"
     if isinstance(value, tuple):

@@ -143,7 +143,7 @@ def bodies(draw: st.DrawFn) -> str:
 
 
 @given(bodies())
-@settings(max_examples=10, deadline=None, database=None, phases=[Phase.generate])
+@settings(max_examples=10, database=None, phases=[Phase.generate])
 def test_random_indices(body: str) -> None:
     kernel = made(body, "z, x, n")
     fast = Compiled(kernel, (VECTOR, VECTOR, NUMBER), 1024)

@@ -180,7 +180,7 @@ def result(executable: Any, blocks: int, threads: int, checks: Checks | None = N
 # Other kernels in each run; some take seconds to compile.
 @given(st.data())
 @settings(
-    max_examples=int(os.environ.get("NUMBASYNC_KERNELS", "3")), deadline=None, database=None,
+    max_examples=int(os.environ.get("NUMBASYNC_KERNELS", "3")), database=None,
     phases=[Phase.generate],
 )  # fmt: skip
 def test_compiled_and_interpreted_kernels_agree(data: st.DataObject) -> None:

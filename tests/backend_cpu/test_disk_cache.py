@@ -319,7 +319,7 @@ def test_a_second_process_compiles_nothing(
     env = {**python_env, "NUMBASYNC_DEVICE": "cpu", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
         [python, "-W", "ignore", "-c", program, str(tmp_path)],
-        env=env, capture_output=True, text=True, timeout=120,
+        env=env, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("CpuEngine")[0].strip() == "0 0"

@@ -165,7 +165,7 @@ def na_error() -> type[Exception]:
     return ShapeError
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 @example(243237, True)  # a value that meets results alone, of more axes than what is reduced
 def test_groups_can_run_in_their_order(seed: int, fused: bool) -> None:

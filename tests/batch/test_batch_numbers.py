@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 import numbasync as na
 from tests.batch.computing import F32, X, Y, computed, each_computed
@@ -113,8 +113,7 @@ def test_numbers_of_python_take_the_other_operands_type(device: na.Device) -> No
 # An example compiles some kernels, which takes the CPU device two seconds. Many programs,
 # and every broadcast, are run by test_batch_broadcasts.py, which compiles none, and by a soak.
 @settings(
-    max_examples=int(os.environ.get("NUMBASYNC_TREES", "1")), deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    max_examples=int(os.environ.get("NUMBASYNC_TREES", "1")), derandomize=True
 )  # fmt: skip
 @given(record=expressions(most=5))
 def test_random_expressions_are_what_numpy_computes(device: na.Device, record: Any) -> None:

@@ -25,7 +25,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
     holds.wait()
     child = os.fork()
     if not child:
-        os._exit(not state._tensors_lock.acquire(timeout=1))
+        os._exit(not state._tensors_lock.acquire(timeout=300))
     _, status = os.waitpid(child, 0)
     ends.set()
     thread.join()

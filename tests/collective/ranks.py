@@ -117,7 +117,7 @@ def main(tasks: Any, results: Any, together: Any) -> None:
             comm = await na.collective.connect(key, rank, device, timeout)
             results.put((rank, await globals()[name](comm)))
             with contextlib.suppress(threading.BrokenBarrierError):
-                together.wait(60)  # until every rank has its result
+                together.wait(300)  # until every rank has its result
             comm.close()
 
     while (task := tasks.get()) is not None:
@@ -139,12 +139,12 @@ class Processes:
         for process in self._processes:
             process.start()
 
-    def results_of(self, name: str, timeout: float = 30.0, lost: int = 0) -> list[Any]:
+    def results_of(self, name: str, timeout: float = 300.0, lost: int = 0) -> list[Any]:
         """What the ranks of a new group return; `lost` of them return nothing."""
         key = new_key(self._size)
         for rank, tasks in enumerate(self._tasks):
             tasks.put((name, key, rank, timeout, self._kind))
-        values = dict(self._results.get(timeout=60) for _ in range(self._size - lost))
+        values = dict(self._results.get(timeout=300) for _ in range(self._size - lost))
         if lost:
             self._together.abort()
         return [values.get(rank) for rank in range(self._size)]
@@ -153,5 +153,5 @@ class Processes:
         for tasks in self._tasks:
             tasks.put(None)
         for process in self._processes:
-            process.join(30)
+            process.join(300)
             process.kill()

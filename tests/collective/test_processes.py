@@ -66,8 +66,8 @@ def test_sends_and_receives_at_the_same_time(processes: Processes) -> None:
 
 
 def test_a_process_that_does_not_come_fails_the_others_in_time(processes: Processes) -> None:
-    first, second, _ = processes.results_of("one_is_late", timeout=1.0)
-    assert "rank 2 has not called the same in 1.0 s" in first
+    first, second, _ = processes.results_of("one_is_late", timeout=3.0)
+    assert "rank 2 has not called the same in 3.0 s" in first
     assert "rank 2 has not called the same" in second
 
 
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_refused(alone: Communicator, stream: na.Stream) -> Non
 
 
 def test_a_communicator_that_cannot_be(device: na.Device, tmp_path: Path) -> None:
-    with pytest.raises(CallerError, match="1 rank or more, not 0"):
+    with pytest.raises(CallerError, match="ranks of a group, is 0"):
         new_key(0)
     key = new_key(2)
     with pytest.raises(CallerError, match="ranks 0 to 1, not 2"):

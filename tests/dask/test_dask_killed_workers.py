@@ -158,5 +158,5 @@ def test_kernels_of_main(python: str, python_env: dict[str, str], tmp_path: Any)
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     env = {**python_env, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default"}
-    found = sessions.run_program(python, [str(path)], env, seconds=100)
+    found = sessions.run_program(python, [str(path)], env, seconds=600)
     assert (found.returncode, found.stdout) == (0, "[5.0, 7.0, 9.0, 11.0]\n"), found.stderr

@@ -50,6 +50,6 @@ def test_another_process(python: str, python_env: dict[str, str], tmp_path: Path
     path = tmp_path / "sent"
     path.write_bytes(pickle.dumps((cloudpickle.dumps(things), header, [bytes(f) for f in frames])))
     env = {**python_env, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default"}
-    found = sessions.run_program(python, ["-c", PROGRAM, str(path)], env, seconds=60)
+    found = sessions.run_program(python, ["-c", PROGRAM, str(path)], env, seconds=600)
     assert found.returncode == 0, found.stderr
     assert ast.literal_eval(found.stdout) == expected

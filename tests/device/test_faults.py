@@ -190,7 +190,7 @@ async def test_everybody_who_waits_is_told_of_a_lost_device_and_nobody_hangs(
     tensors = [await na.zeros(4) for _ in range(6)]
     with inject(device, "device", after=3):
         futures = [na.spawn(add_one(z)) for z in tensors]
-        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 300)
     lost = [r for r in results if isinstance(r, DeviceLostError)]
     assert lost and all(r is lost[0] for r in lost)
     assert "At work then" in str(lost[0])
@@ -219,7 +219,7 @@ async def test_a_completion_that_is_lost_does_not_hang_its_awaiter(device: na.De
     with inject(device, "completion") as fault:
         future = na.spawn(add_one(z))  # which has a mark, whoever waits for it
         assert fault.happened
-        r = await asyncio.wait_for(waited(future), 10)
+        r = await asyncio.wait_for(waited(future), 300)
         assert (await r.z.to_host()).tolist() == [1] * 4
         assert used(device) == before
 
@@ -306,7 +306,10 @@ def test_what_is_no_fault_is_refused(device: na.Device) -> None:
     fire: Any = "fire"
     with pytest.raises(CallerError, match="'allocation', 'kernel'"), inject(device, fire):
         pass
-    with pytest.raises(CallerError, match="after=-1"), inject(device, "kernel", after=-1):
+    with (
+        pytest.raises(CallerError, match="is -1: write a whole number"),
+        inject(device, "kernel", after=-1),
+    ):
         pass
 
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import numbasync as na
@@ -62,9 +62,7 @@ steps = st.lists(
 
 
 @given(program=steps, order=st.randoms(use_true_random=False))
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 def test_random_programs(device: na.Device, program: list[Any], order: random.Random) -> None:
     compiled()
     streams = [device.new_stream() for _ in range(4)]

@@ -45,7 +45,7 @@ def test_least_pending_takes_the_emptiest() -> None:
 
 @pytest.mark.parametrize("policy", [na.StreamPoolRoundRobin, na.LeastPending])
 def test_a_pool_of_no_streams_is_refused(policy: Any) -> None:
-    with pytest.raises(CallerError, match="n=1 or more"):
+    with pytest.raises(CallerError, match="whole number from 1 to 1,024"):
         policy(Source(), 0)
 
 

@@ -103,7 +103,7 @@ def test_a_bell_that_may_be_late_is_not_trusted(loop_factory: Any) -> None:
         future = watcher.wait(stream, 1)
         await turns()
         stream.passed = 1  # and nobody rings
-        await asyncio.wait_for(future, 5)
+        await asyncio.wait_for(future, 300)
         assert len(stream.bells) == 1, "asked once, not at every look"
 
     run(loop_factory, main())
@@ -120,7 +120,7 @@ def test_a_stream_that_breaks_without_ringing_is_found(
         future = watcher.wait(stream, 1)
         await turns()
         stream.broken = True
-        await asyncio.wait_for(future, 5)
+        await asyncio.wait_for(future, 300)
 
     run(loop_factory, main())
 
@@ -143,14 +143,14 @@ def test_a_question_that_fails_leaves_nobody_waiting(
         first, second = watcher.wait(asked, 1), watcher.wait(other, 1)
         if method == "query_device":
             with pytest.raises(OSError, match="query_device failed"):
-                await asyncio.wait_for(first, 5)
+                await asyncio.wait_for(first, 300)
         else:
             await eventually(lambda: failures)
             asked.passed = 1  # nothing rings
-            await asyncio.wait_for(first, 5)
+            await asyncio.wait_for(first, 300)
         assert not second.done()
         other.passed = 1
-        await asyncio.wait_for(second, 5)
+        await asyncio.wait_for(second, 300)
 
     run(loop_factory, main())
 

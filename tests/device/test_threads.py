@@ -83,7 +83,7 @@ def test_what_a_thread_does_first(device: na.Device, what: str) -> None:
 
     thread = threading.Thread(target=first)
     thread.start()
-    thread.join(60)
+    thread.join(300)
     assert not thread.is_alive()
     assert errors == []
 

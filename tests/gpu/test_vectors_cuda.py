@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda, float32
 
@@ -83,9 +83,7 @@ def test_one_instruction_moves_a_vector(device: na.Device, dtype: np.dtype, coun
     assert moved(ptx(move, device)) == [("ld.global", nbytes), ("st.global", nbytes)]
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150)
 @given(
     st.sampled_from(WIDTHS), st.integers(0, 40), st.integers(0, 40), st.integers(0, 300),
     st.binary(min_size=8, max_size=8),

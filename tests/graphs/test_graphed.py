@@ -162,7 +162,7 @@ async def test_wrong_arguments(device: na.Device) -> None:
         replayed(x, [1, 2])
     with pytest.raises(OperationError, match="takes a function"):
         na.graphed(3)  # type: ignore[call-overload]
-    with pytest.raises(CallerError, match="most=0"):
+    with pytest.raises(CallerError, match="graphed keeps, is 0"):
         na.graphed(most=0)(step)
     with pytest.raises(OperationError, match="what not_an_op returns"):
         await na.graphed(not_an_op)(x)  # type: ignore[arg-type]

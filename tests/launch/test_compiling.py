@@ -86,7 +86,7 @@ def test_eight_threads_that_need_one_variant_compile_it_once(
     def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
         compiled.append(keys)
         for _ in range(8):  # nobody finds it compiled: all eight have asked before it is
-            assert asked.acquire(timeout=20)
+            assert asked.acquire(timeout=300)
         return compile_(self, dispatcher, keys)
 
     monkeypatch.setattr(kernels.Kernel, "compilation", asking)

@@ -22,7 +22,7 @@ class FakeDevice:
 
     def compile(self, dispatcher: Any, keys: Any) -> Any:
         self.compiled.append(keys)
-        assert self.may_go_on.wait(10)
+        assert self.may_go_on.wait(300)
         if self.error is not None:
             raise self.error
         return SimpleNamespace(keys=keys, from_disk=False)
@@ -48,7 +48,7 @@ def run_all(compilations: list[Any]) -> list[BaseException | None]:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(10)
+        t.join(300)
     return ends
 
 

@@ -264,7 +264,7 @@ def test_threads_that_copy_both_ways_end(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
         assert not thread.is_alive(), "a deadlock"
 
 

@@ -69,7 +69,7 @@ def test_every_type_refuses_what_struct_refuses(null: na.Device) -> None:
                 assert launches()[-1].arguments == wanted, (code, value)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(CODES), _values), min_size=1, max_size=32))
 def test_numbers_are_packed_as_struct_does(arguments: list[tuple[str, Any]]) -> None:
     with null_device():

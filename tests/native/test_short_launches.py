@@ -201,7 +201,7 @@ for short in {plan.work.prepared for plan in add_one.planner.plans.values()}:
 
     short._entry_point = interrupted
 add_one(z).async_on(stream)
-print(ran.wait(10), z.to_host().sync_on(stream)[0])
+print(ran.wait(300), z.to_host().sync_on(stream)[0])
 """
 
 
@@ -212,7 +212,7 @@ def test_what_is_enqueued_while_it_runs_goes_on(
     command = [python, "-c", PROGRAM, str(on)]
     env = {**python_env, "NUMBASYNC_DEVICE": "cpu"}
     result = subprocess.run(
-        command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     assert (result.stdout, result.stderr) == ("True 2.0\n", "")
 

@@ -140,7 +140,7 @@ async def test_an_operation_ends_before_those_behind_it(
     before = asyncio.ensure_future(add_one[1, 4, stream](z))
     hold = asyncio.ensure_future(na.value(0).map(lambda _: gate.close()))
     behind = asyncio.ensure_future(add_one[1, 4, stream](z))
-    await asyncio.wait_for(before, 60)
+    await asyncio.wait_for(before, 300)
     await hold
     assert not behind.done()
     gate.open()

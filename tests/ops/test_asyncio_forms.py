@@ -47,7 +47,7 @@ async def first_of_many(op: Any) -> Any:
 FORMS: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "gather": asyncio.gather,
     "ensure_future": asyncio.ensure_future,
-    "wait_for": lambda op: asyncio.wait_for(op, 60),
+    "wait_for": lambda op: asyncio.wait_for(op, 300),
     "no timeout": lambda op: asyncio.wait_for(op, 0 if sys.version_info < (3, 11) else None),
     "shield": shielded,
     "as_completed": first_of_many,

@@ -132,8 +132,8 @@ async def test_a_future_may_be_awaited_again_and_by_two(
 
 async def test_asyncios_own_tools(device: na.Device) -> None:
     assert await asyncio.gather(na.value(1), na.spawn(na.value(2))) == [1, 2]
-    assert await asyncio.wait_for(na.value(3), 10) == 3
-    async with asyncio.timeout(10):
+    assert await asyncio.wait_for(na.value(3), 300) == 3
+    async with asyncio.timeout(300):
         assert await asyncio.shield(waited(na.value(4))) == 4
     async with asyncio.TaskGroup() as group:
         task = group.create_task(waited(na.zeros(3).to_host()))

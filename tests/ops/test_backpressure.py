@@ -191,7 +191,7 @@ async def test_blocking_submits_first_what_waits_for_room(
 async def test_a_closure_that_runs_operations_does_not_wait_for_itself(device: na.Device) -> None:
     with na.limit(ops=1, bytes=64):
         op = na.zeros(4).then_unchecked(lambda t: na.value(t.to_host().sync()))
-        assert (await asyncio.wait_for(waited(op), 10)).tolist() == [0] * 4
+        assert (await asyncio.wait_for(waited(op), 300)).tolist() == [0] * 4
         one = na.ones(64).shared()
         a, b = await na.gather(one.then(lambda t: t.dup()), one.then(lambda t: t.dup()))
         assert a.size == b.size == 64
@@ -201,7 +201,7 @@ async def test_a_failing_operation_gives_its_place_back(device: na.Device) -> No
     z = await na.zeros(4)
     with na.limit(ops=1), inject(device, "kernel", after=1):
         futures = [na.spawn(add_one(z)) for _ in range(4)]
-        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 300)
     assert sum(isinstance(r, BaseException) for r in results) == 1
     assert (await z.to_host()).tolist() == [3] * 4
 

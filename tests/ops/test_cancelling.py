@@ -107,7 +107,7 @@ async def test_whoever_leaves_a_block_lets_nobody_go_at_once(
     await settle(device)
     assert (counters() - before).launches == device.in_flight.ops == 2
     await cancelled(*abandoned)
-    assert await asyncio.wait_for(waited(add_one(free)), 10), "not under the limit, nor behind it"
+    assert await asyncio.wait_for(waited(add_one(free)), 300), "not under the limit, nor behind it"
     gate.open()
     for future in futures:
         assert device.in_flight.ops <= 2
@@ -193,7 +193,7 @@ async def test_another_thread_may_cancel(device: na.Device, stream: na.Stream, g
         assert await asyncio.to_thread(futures[0].cancel)
         assert await asyncio.to_thread(futures[1].cancel)
         gate.open()
-        await asyncio.wait_for(waited(futures[2]), 10)
+        await asyncio.wait_for(waited(futures[2]), 300)
     assert (await z.to_host()).tolist() == [2] * 4
 
 
@@ -300,7 +300,7 @@ async def test_an_upload_that_is_withdrawn_reads_no_more(
 
     def slow(room: Any, piece: Any) -> None:
         reached.set()
-        assert held.wait(20)
+        assert held.wait(300)
         assert piece[0] == 1, "read although nobody waits for it"
         place(room, piece)
 

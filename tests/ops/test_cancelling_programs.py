@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda
 
@@ -38,8 +38,7 @@ _events = st.one_of(
 
 
 @settings(
-    max_examples=25, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=25, derandomize=True
 )  # fmt: skip
 @given(st.lists(_events, min_size=4, max_size=24))
 def test_random_programs_run_what_is_wanted_in_its_order(

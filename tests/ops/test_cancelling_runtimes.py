@@ -146,7 +146,7 @@ async def test_what_a_runtime_has_not_come_to_does_not_begin(device: na.Device) 
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             busy, go_on = threading.Event(), threading.Event()
-            held = asyncio.ensure_future(rt.call(lambda: busy.set() or go_on.wait(20)))
+            held = asyncio.ensure_future(rt.call(lambda: busy.set() or go_on.wait(300)))
             await happens(busy)
             future, shared = add_one(z).schedule(device.policy), add_one(z).shared()
             ops = [add_one(z), future, other, shared, coroutine()]

@@ -54,7 +54,7 @@ async def test_a_thread_that_blocks_for_it_waits_as_well(
         await happens(blocks)
         await cancelled(task)
         gate.open()
-        await asyncio.wait_for(other, 10)
+        await asyncio.wait_for(other, 300)
     assert (await z.to_host()).tolist() == [2] * 4
 
 
@@ -107,13 +107,13 @@ async def test_nobody_waits_behind_what_nobody_goes_on_with(
         await cancelled(first)  # it waits for room, half enqueued
         gate.open()
         await held
-        await asyncio.wait_for(waited(na.zeros(4)), 10)
+        await asyncio.wait_for(waited(na.zeros(4)), 300)
         if asked == "on this loop":
-            assert (await asyncio.wait_for(waited(shared), 10)).size == 800
+            assert (await asyncio.wait_for(waited(shared), 300)).size == 800
         elif asked == "on another":
             there = asyncio.to_thread(asyncio.run, waited(shared))
-            assert (await asyncio.wait_for(there, 10)).size == 800
-        await asyncio.wait_for(waited(na.zeros(4)), 10)
+            assert (await asyncio.wait_for(there, 300)).size == 800
+        await asyncio.wait_for(waited(na.zeros(4)), 300)
 
 
 @pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
@@ -150,7 +150,7 @@ def test_who_goes_on_with_it_on_another_loop_waits_for_nobody_of_the_first(
         with ThreadPoolExecutor(1) as threads:
             shared, other = threads.submit(work).result(20)
             gate.open()
-            assert asyncio.run(asyncio.wait_for(waited(shared), 10)).size == 800
+            assert asyncio.run(asyncio.wait_for(waited(shared), 300)).size == 800
             assert other.sync().size == 850
     finally:
         na.limit()

@@ -141,7 +141,7 @@ def test_what_is_no_device_is_refused() -> None:
             make("cuda")  # type: ignore[arg-type]
     with pytest.raises(CallerError, match="use_device takes a device"), na.use_device(0):  # type: ignore[arg-type]
         pass
-    with pytest.raises(CallerError, match="0 streams"):
+    with pytest.raises(CallerError, match="number of streams, n, is 0"):
         na.StreamPoolRoundRobin(na.default_device(), 0)
 
 

@@ -59,7 +59,7 @@ async def test_gather_starts_coroutines_too(device: na.Device) -> None:
     arrived = asyncio.Barrier(3)
 
     async def meet(i: int) -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             await arrived.wait()  # would wait for ever if one was begun after the other
         return i
 

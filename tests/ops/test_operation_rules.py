@@ -127,7 +127,7 @@ def test_two_threads_that_ask_at_the_same_instant_run_a_slow_parent_once(
 
     def slow(_: Any) -> Any:
         runs.append(threading.get_ident())
-        assert blocks.wait(20), "the other thread does not wait for it"
+        assert blocks.wait(300), "the other thread does not wait for it"
         if fails:
             raise error
         return made, made
@@ -137,7 +137,7 @@ def test_two_threads_that_ask_at_the_same_instant_run_a_slow_parent_once(
     together = threading.Barrier(2)
 
     def ask(op: na.DeviceOp[Any]) -> Any:
-        together.wait(20)
+        together.wait(300)
         try:
             return op.sync()
         except LookupError as caught:
@@ -288,7 +288,7 @@ def test_two_threads_enqueue_inside_each_others_closures(device: na.Device) -> N
     together = threading.Barrier(2)
 
     def meet(n: int) -> int:
-        together.wait(20)  # both are inside of a closure now
+        together.wait(300)  # both are inside of a closure now
         return n
 
     def run(n: int) -> int:

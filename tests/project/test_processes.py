@@ -80,5 +80,5 @@ def test_processes(python: str, python_env: dict[str, str], tmp_path: Path, way:
     path.write_text(PROGRAM)
     env = {**python_env, "NUMBASYNC_DEVICE": "cpu"}
     assert env["PYTHONWARNINGS"] == "error"
-    found = sessions.run_program(python, [str(path), *way], env, seconds=100)
+    found = sessions.run_program(python, [str(path), *way], env, seconds=600)
     assert (found.returncode, found.stdout, found.stderr) == (0, "end\n", "")

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
     program.write_text("\n\n".join(blocks))
     chosen = {"PYTHONWARNINGS": "error", "NUMBASYNC_DEVICE": na.default_device().kind}
     env = {**environment(), **chosen}
-    result = sessions.run_program(sys.executable, [str(program)], env, seconds=120)
+    result = sessions.run_program(sys.executable, [str(program)], env, seconds=600)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -135,11 +136,12 @@ def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -
     # How fast Hypothesis draws depends on what else runs beside this.
     (tmp_path / "conftest.py").write_text(
         "from hypothesis import HealthCheck, settings\n"
-        "settings.register_profile('beside others', suppress_health_check=[HealthCheck.too_slow])\n"
+        "settings.register_profile('beside others', deadline=None, "
+        "suppress_health_check=[HealthCheck.too_slow])\n"
         "settings.load_profile('beside others')\n"
     )
     options = ["-s", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu", str(program)]
-    result = sessions.run(sys.executable, options, environment(), tmp_path, seconds=300)
+    result = sessions.run(sys.executable, options, environment(), tmp_path, seconds=600)
     assert "15 passed" in result.stdout, result.stdout
     printed = _without_places(result.stdout)
     for text in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S):
@@ -159,6 +161,30 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
+def test_blocks_that_are_not_run_say_so() -> None:
+    blocks = [
+        block
+        for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))
+        for block in re.findall(r"^ *```py\n(.*?)^ *```", path.read_text(), re.M | re.S)
+    ]
+    assert len(blocks) == 6 and all(b.startswith("# Not run by the tests: needs ") for b in blocks)
+
+
+def test_nothing_asks_an_index_for_the_package() -> None:
+    documents = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")]
+    asks = re.compile(r"pip install[^`\n]*['\" ]numbasync")
+    asking = [path.name for path in documents if asks.search(path.read_text())]
+    assert asking == [], "there is no package of that name on an index: '.[EXTRA]' from a checkout"
+
+
+def test_what_examples_draw_is_ignored() -> None:
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    example = (ROOT / "examples/12_data_parallel.py").read_text()
+    assert [*ROOT.glob("*.png")] == []
+    (folder,) = set(re.findall(r'"([\w-]+/)[\w-]+\.png"', example))
+    assert folder in ignored
+
+
 def test_the_saxpy_program_of_the_readme_is_short() -> None:
     (block,) = code_blocks(ROOT / "README.md")
     assert len([line for line in block.splitlines() if line.strip()]) <= 25
@@ -172,15 +198,12 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
     assert "pytest" in blocks[1]
 
 
-def test_the_tables_of_the_pages_are_the_measured_ones() -> None:
+def test_each_measurement_is_shown() -> None:
     folder = ROOT / "docs/performance"
     shown: set[str] = set()
     for name in ("docs/performance.md", "docs/kernels-guide.md", "docs/tensor-cores.md"):
         text = (ROOT / name).read_text()
         shown.update(page.names(text))
-        assert page.filled(text, folder) == text, (
-            f"run: python -m numbasync.tools.bench.page {name}"
-        )
     files = {path.stem for path in folder.glob("*.json")}
     assert shown == files, "a table for each file, and a file for each table"
 
@@ -199,9 +222,31 @@ def test_the_kernels_of_a_page_are_those_of_the_example_that_measures_them(
         assert block in example, block
 
 
-def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
-    (block,) = rooms.BLOCK.findall(rooms.PAGE.read_text())
-    assert block == rooms.picture(), "run: python -m tests.rooms"
+@pytest.mark.parametrize("path", rooms.PAGES, ids=lambda path: path.name)
+def test_what_documents_count_and_measure_is_filled_in(path: Path) -> None:
+    assert rooms.filled(path) == path.read_text(encoding="utf-8"), "run: python -m tests.rooms"
+
+
+def test_documents_have_numbers_to_fill_in() -> None:
+    assert len(rooms.BLOCK.findall((ROOT / "docs/architecture.md").read_text())) == 1
+    readme, architecture, performance = (
+        (ROOT / name).read_text()
+        for name in ("README.md", "docs/architecture.md", "docs/performance.md")
+    )
+    assert len(rooms.NUMBER.findall(readme)) == 1 and len(rooms.NUMBER.findall(architecture)) == 2
+    assert len(page.FIGURE.findall(readme)) >= 4 and len(page.FIGURE.findall(performance)) >= 8
+
+
+def test_figures_in_sentences_are_those_of_the_tables() -> None:
+    def table(what: str, **medians: float) -> dict[str, Any]:
+        timings = [{"name": name, "median": median} for name, median in medians.items()]
+        return {"what": what, "timings": timings}
+
+    run = {"tables": [table("one", a=1.0, b=3.0), table("two", a=12.345, c=2.0)]}
+    assert page.figure_of(run, "a") == "1" and page.figure_of(run, "a", "two") == "12.3"
+    assert page.figure_of(run, "a / b") == "0.33" and page.figure_of(run, "a / c") == "6.2"
+    with pytest.raises(KeyError, match="b / c"):
+        page.figure_of(run, "b / c")
 
 
 def test_no_imports_run_in_a_circle_but_those_that_are_listed() -> None:

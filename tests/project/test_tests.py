@@ -31,3 +31,33 @@ def test_a_file_of_tests_is_one_concept() -> None:
     lengths = {path.name: len(path.read_text().splitlines()) for path in TESTS.rglob("test_*.py")}
     long = {name for name, lines in lengths.items() if lines > 400}
     assert long <= {"test_store_analysis.py"}, "split them by concept"
+
+
+# A limit on hanging, which a test that passes never reaches: as long as a busy machine may need.
+HANG = 300
+LIMIT = re.compile(
+    r"(?:\.wait\(|\.join\(|\basyncio\.timeout\(|\btimeout=|\bseconds=|\bwait_for\(.*, |"
+    r"perf_counter\(\) \+ )"
+    r"(\d+(?:\.\d+)?)[,)\n]"
+)
+# Tests of limits themselves; programs that people run by hand.
+WITHOUT = (
+    "gpu/", "numba_suite/", "stress/soak", "native/mutants.py", "project/test_tests.py",
+    "ops/test_asyncio_forms.py", "collective/test_library_errors.py",
+)  # fmt: skip
+
+
+def test_no_test_fails_because_the_machine_is_busy() -> None:
+    short, own = [], []
+    for path in TESTS.rglob("*.py"):
+        name = path.relative_to(TESTS).as_posix()
+        text = path.read_text(encoding="utf-8")
+        if not name.startswith(WITHOUT):
+            found = [float(limit) for limit in LIMIT.findall(text)]
+            # Less is a wait that is to end in vain, or an argument of what is tested.
+            short += [f"{name}: {limit}" for limit in found if 5 <= limit < HANG]
+        is_own = name not in ("conftest.py", "testing/test_plugin_checks.py")  # of another process
+        if is_own and re.search(r"\bsettings\([^)]*\bdeadline=", text):
+            own.append(name)
+    assert short == [], f"a limit on hanging is {HANG} s or more"
+    assert own == [], "tests/conftest.py has the one profile, without a deadline"

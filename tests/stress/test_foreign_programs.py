@@ -92,7 +92,7 @@ def run(device: na.Device, examples: int, *phases: Phase) -> None:
 
     @given(program=programs, seed=st.integers(0, 2**32 - 1))
     @settings(
-        max_examples=examples, deadline=None, database=None, phases=phases or tuple(Phase),
+        max_examples=examples, database=None, phases=phases or tuple(Phase),
         suppress_health_check=(HealthCheck.too_slow,), report_multiple_bugs=False,
     )  # fmt: skip
     def test(program: list[Any], seed: int) -> None:

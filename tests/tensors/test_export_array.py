@@ -98,7 +98,7 @@ async def test_what_stands_in_line_is_submitted_first(cpu: na.Device) -> None:
         assert hasattr(t, "__dlpack__") and not Export.told
         t.__dlpack__()
         assert told()["after"] == [stream.backend]
-    await asyncio.wait_for(asyncio.ensure_future(_wait(future)), 20)
+    await asyncio.wait_for(asyncio.ensure_future(_wait(future)), 300)
 
 
 async def _wait(future: Any) -> Any:

@@ -310,7 +310,7 @@ def test_a_pool_of_another_device_is_refused_by_name(device: na.Device) -> None:
     with pytest.raises(DeviceMismatchError, match=r"the pool is of cpu:\d, the device is \w+:\d"):
         device.pool = strange
     assert device.pool is not strange
-    with pytest.raises(ShapeError, match="-1 bytes"):
+    with pytest.raises(ShapeError, match="max_bytes of a pool is -1"):
         device.new_pool(-1)
 
 

@@ -103,7 +103,7 @@ assert once() == first and na.compile_count() == before
 print("end")
 """
     env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
-    found = sessions.run_program(python, ["-c", program, str(tmp_path / "data")], env, seconds=60)
+    found = sessions.run_program(python, ["-c", program, str(tmp_path / "data")], env, seconds=600)
     assert (found.returncode, found.stdout, found.stderr) == (0, "end\n", "")
 
 
@@ -247,7 +247,7 @@ b.execute_sync()
 print(b.read_sync(x), b.read_sync(x).dtype)
 """
     env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
-    found = sessions.run_program(python, ["-c", program, str(tmp_path / "data")], env, seconds=60)
+    found = sessions.run_program(python, ["-c", program, str(tmp_path / "data")], env, seconds=600)
     assert (found.returncode, found.stdout, found.stderr) == (0, "[3. 6.] float32\n", "")
 
 

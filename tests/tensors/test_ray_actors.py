@@ -57,7 +57,7 @@ def test_operations_go_to_actors_and_values_come_back(cpu: na.Device, actors: li
     x = np.arange(4, dtype=np.float32)
     ops = [saxpy(na.ones(4), float(n), x).output() for n in range(8)]
     calls = [actors[n % 2].run.remote(op) for n, op in enumerate(ops)]
-    for n, tensor in enumerate(ray.get(calls, timeout=100)):
+    for n, tensor in enumerate(ray.get(calls, timeout=300)):
         assert host(tensor).tolist() == (n * x + 1).tolist()
 
 
@@ -71,9 +71,9 @@ def test_kernels_without_a_name_go_by_value(cpu: na.Device, actors: list[Any]) -
             z[i] += bias
 
     called = actors[0].call.remote(lambda t: kernel(t).output().to_host(), na.ones(3).sync())
-    assert ray.get(called, timeout=100).tolist() == [6] * 3
+    assert ray.get(called, timeout=300).tolist() == [6] * 3
 
 
 def test_an_error_is_raised_here_by_its_class(cpu: na.Device, actors: list[Any]) -> None:
     with pytest.raises(LauncherError, match="x is missing"):
-        ray.get(actors[0].call.remote(saxpy, na.ones(3).sync(), 1.0), timeout=100)
+        ray.get(actors[0].call.remote(saxpy, na.ones(3).sync(), 1.0), timeout=300)

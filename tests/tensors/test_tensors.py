@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -80,9 +80,7 @@ def test_random_values_depend_on_the_seed_alone(device: na.Device) -> None:
 
 
 @given(data=st.data())
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 def test_views_are_numpys(device: na.Device, data: st.DataObject) -> None:
     shape = data.draw(hnp.array_shapes(max_dims=3, max_side=5))
     base = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)

@@ -73,7 +73,7 @@ def test_answers_of_configurations() -> None:
     assert "elements of z differ" in difference(["z"], [X], [X.astype(float) + 1], None)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(array=arrays(5, BF16))
 def test_arrays_are_drawn(array: Any) -> None:
     assert array.dtype == BF16 and (np.abs(array.astype(float)) <= 100).all()

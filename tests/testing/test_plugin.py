@@ -24,7 +24,7 @@ class Project:
         self.env = {**others, "PYTHONWARNINGS": "", "PYTEST_ADDOPTS": ""}
 
     def run(
-        self, *args: str, beside_others: bool = False, seconds: float = 100, **env: str
+        self, *args: str, beside_others: bool = False, seconds: float = 600, **env: str
     ) -> subprocess.CompletedProcess[str]:
         """Run pytest with `args`; `beside_others`: with every plugin that is installed, whose
         imports take as long as everything else.
@@ -187,7 +187,7 @@ def test_numbasync_may_be_imported_before_pytest_begins(
     )
     result = subprocess.run(
         [python, "-c", program], env={**python_env, "PYTEST_ADDOPTS": ""}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=100,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert "1 passed" in result.stdout, result.stdout + result.stderr
 

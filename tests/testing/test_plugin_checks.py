@@ -165,7 +165,7 @@ def test_hypothesis_runs_async_tests(project: Project) -> None:
         "from hypothesis import given, settings, strategies as st, HealthCheck\n"
         "seen = []\n"
         "@settings(deadline=None, max_examples=5,\n"
-        "          suppress_health_check=[HealthCheck.function_scoped_fixture])\n"
+        "          suppress_health_check=list(HealthCheck))\n"
         "@given(n=st.integers(1, 100))\n"
         "async def test_double(device, n):\n"
         "    z = await na.ones(n)\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.control import current_build_context
 from numba import cuda
@@ -39,10 +39,7 @@ def test_compilations_are_no_time_of_drawing(monkeypatch: pytest.MonkeyPatch) ->
     assert left_out == [-100, 0]
 
 
-few = settings(
-    max_examples=15,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+few = settings(max_examples=15)
 
 
 @na.launcher

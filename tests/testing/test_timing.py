@@ -40,19 +40,23 @@ def test_what_is_measured_runs_as_often_as_it_says(device: na.Device) -> None:
     assert timing.ms == np.median(timing.samples)
     assert timing.gbps(3e6) == pytest.approx(3 / timing.ms)
     for repeats in (1, 2.5):
-        with pytest.raises(CallerError, match=f"repeats={repeats}: a whole number"):
+        with pytest.raises(CallerError, match=f"repeats .* is {repeats}: write a whole"):
             do_bench(lambda: add_one(z), repeats=repeats)  # type: ignore[arg-type]
 
 
 def test_what_is_compiled_first_is_not_counted(device: na.Device) -> None:
-    z = na.zeros(8).sync()
-    kernel = fresh()
-    before, began = counters(), time.perf_counter()
-    first = device_ms(kernel(z))
-    whole = (time.perf_counter() - began) * 1e3
-    assert (counters() - before).compiles == 1
-    assert first < whole / 3
-    assert (z.to_host().sync() == 1).all()
+    shares = []
+    for _ in range(5):  # of which one, at least, is not interrupted by what else runs here
+        z = na.zeros(8).sync()
+        kernel = fresh()
+        before, began = counters(), time.perf_counter()
+        first = device_ms(kernel(z))
+        shares.append(first / (time.perf_counter() - began) / 1e3)
+        assert (counters() - before).compiles == 1
+        assert (z.to_host().sync() == 1).all()
+        if shares[-1] < 1 / 3:
+            return
+    pytest.fail(f"compilation counts: {shares}")
 
 
 def test_device_ms_takes_operations(device: na.Device) -> None:

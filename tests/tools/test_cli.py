@@ -164,12 +164,12 @@ def test_bench_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_version_and_module(python: str, python_env: dict[str, str]) -> None:
     for command in (["-m", "numbasync", "--version"],):
         result = subprocess.run(
-            [python, *command], env=python_env, capture_output=True, text=True, timeout=60
+            [python, *command], env=python_env, capture_output=True, text=True, timeout=600
         )
         assert result.stdout.strip() == f"numbasync {na.__version__}"
     result = subprocess.run(
         [python, "-m", "numbasync", "no-such-command"], env=python_env, capture_output=True,
-        text=True, timeout=60,
+        text=True, timeout=600,
     )  # fmt: skip
     assert result.returncode == 2
     assert "invalid choice" in result.stderr
@@ -184,7 +184,7 @@ def test_ctrl_c_is_one_line(python: str, python_env: dict[str, str], tmp_path: P
     assert process.stdout is not None
     first: Any = process.stdout.readline()  # the device: from here on it works
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert "cpu:0" in first
     assert err.strip().splitlines()[-1:] == ["numbasync demo: interrupted"], (out, err)
     assert "Traceback" not in err

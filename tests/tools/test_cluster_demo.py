@@ -57,7 +57,7 @@ def command(python: str, env: dict[str, str], *args: str) -> subprocess.Popen[st
 
 def test_a_price(python: str, python_env: dict[str, str]) -> None:
     process = command(python, python_env, "--paths", "4e6")
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=600)
     assert (process.returncode, err) == (0, "")
     for part in ("2 workers, 8 tasks", "8/8", "million a second", "by formula 12.00168", "busy"):
         assert part in out
@@ -76,9 +76,9 @@ def test_ctrl_c_ends_it_with_its_workers(python: str, python_env: dict[str, Any]
     assert process.stdout is not None
     assert "2 workers" in process.stdout.readline()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130 and "numbasync cluster-demo: interrupted" in err, err
     assert "Traceback" not in err, err
-    end = time.perf_counter() + 20
+    end = time.perf_counter() + 300
     while is_running(process.pid):
         assert time.perf_counter() < end, "a worker goes on"

@@ -65,7 +65,7 @@ def test_both_passes(device: na.Device, folder: Path, tmp_path: Path) -> None:
 def test_the_command(python: str, python_env: dict[str, str], folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "of today"
     process = command(python, python_env, "--images", str(folder), "--out", str(out))
-    printed, err = process.communicate(timeout=100)
+    printed, err = process.communicate(timeout=600)
     assert (process.returncode, err) == (0, "")
     for part in ("2 workers, 5 pictures, 2 tasks", "million pixels/s", "busy", "same as NumPy"):
         assert part in printed

@@ -15,7 +15,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_example(example: Path, device: na.Device, python: str, python_env: dict[str, str]) -> None:
     env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
-    result = sessions.run_program(python, [str(example)], env, seconds=120)
+    result = sessions.run_program(python, [str(example)], env, seconds=600)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -80,7 +82,12 @@ def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.Kern
 
 def gaussian_weights(sigma: float) -> np.ndarray[Any, Any]:
     """The 7 taps of a Gaussian of standard deviation `sigma` pixels; float32, sum 1."""
-    taps = np.exp(-0.5 * (np.arange(-RADIUS, RADIUS + 1) / sigma) ** 2)
+    if not isinstance(sigma, Real) or not 0 < sigma < math.inf:
+        raise na.errors.CallerError(
+            f"gaussian_weights(sigma) of sigma of type {type(sigma).__name__}: write a number of "
+            "more than 0."
+        )
+    taps = np.exp(-0.5 * (np.arange(-RADIUS, RADIUS + 1) / float(min(sigma, 1e100))) ** 2)
     weights: np.ndarray[Any, Any] = taps / taps.sum()
     return weights.astype(np.float32)
 

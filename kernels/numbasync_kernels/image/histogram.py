@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,12 @@ def histogram(counts: na.KernelOutput, levels: na.KernelInput) -> None:
 
 def histogram_grid(n: int) -> int:
     """Blocks for `n` elements: each thread takes about 16 of them."""
-    return max(1, -(-n // (LEVELS * PIXELS_A_THREAD)))
+    try:
+        return max(1, -(-operator.index(n) // (LEVELS * PIXELS_A_THREAD)))
+    except TypeError:
+        raise na.errors.CallerError(
+            f"histogram_grid(n) of n of type {type(n).__name__}: write a whole number."
+        ) from None
 
 
 def histogram_reference(levels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

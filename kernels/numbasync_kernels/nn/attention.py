@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,13 @@ def attention(
 
 def attention_tile(features: int, heads: int) -> tuple[int, int, int]:
     """How to cut the output of `attention`: one sentence, 8 queries, one head."""
-    return 1, QUERIES, features // heads
+    try:
+        return 1, QUERIES, operator.index(features) // operator.index(heads)
+    except (TypeError, ZeroDivisionError):
+        raise na.errors.CallerError(
+            f"attention_tile of {type(features).__name__} features and {type(heads).__name__} "
+            "heads: write whole numbers of at least 1."
+        ) from None
 
 
 def attention_reference(

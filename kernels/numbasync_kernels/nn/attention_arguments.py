@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.nn.operands import check_are_tensors
 
 DTYPES = ("float16", "bfloat16", "float32")
 MASKS = ("bool", "float16", "bfloat16", "float32")
@@ -29,6 +30,7 @@ def check_tensors(
         ShapeError, DTypeError: the tensors do not fit.
     """
     errors = na.errors
+    check_are_tensors(NAME, out=out, q=q, k=k, v=v)
     form = "(tokens, heads, d)" if is_packed else "(..., heads, length, d)"
     for name, t in {"out": out, "q": q, "k": k, "v": v}.items():
         if t.dtype != q.dtype or not _is_one_of(t.dtype, DTYPES):
@@ -73,6 +75,7 @@ def flat_lengths(lengths: na.Tensor | None, batch: tuple[int, ...]) -> na.Tensor
     """
     if lengths is None:
         return None
+    check_are_tensors(NAME, lengths=lengths)
     if lengths.dtype != np.int32 or not lengths.is_contiguous:
         raise na.errors.DTypeError(f"{NAME}: lengths are {lengths!r}; write C-contiguous int32.")
     if lengths.shape not in (batch, (math.prod(batch),)):
@@ -88,6 +91,7 @@ def check_offsets(offsets: na.Tensor, longest: int | None) -> None:
     Raises:
         ShapeError, DTypeError, CallerError: they do not say where sequences begin and end.
     """
+    check_are_tensors(NAME, offsets=offsets)
     if offsets.dtype != np.int32 or not offsets.is_contiguous:
         raise na.errors.DTypeError(f"{NAME}: offsets are {offsets!r}; write C-contiguous int32.")
     if offsets.ndim != 1 or offsets.shape[0] < 2:
@@ -121,6 +125,7 @@ def mask_pages(mask: na.Tensor | None, q: na.Tensor, keys: int) -> MaskPages:
     """
     if mask is None:
         return MaskPages(None, 1, False)
+    check_are_tensors(NAME, mask=mask)
     if not _is_one_of(mask.dtype, MASKS):
         raise na.errors.DTypeError(f"{NAME}: mask is {mask!r}; write one of {', '.join(MASKS)}.")
     queries, outer = q.shape[-2], q.shape[:-2]

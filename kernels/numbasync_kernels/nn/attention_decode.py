@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numbasync_kernels.fits import name_of
 from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores, warps_of_block
 from numbasync_kernels.nn.attention_decode_shares import MERGERS, TILE, PartsKernel, merge
 from numbasync_kernels.nn.attention_decode_warps import WARPS, decode_by_warps
+from numbasync_kernels.nn.operands import check_are_tensors
 
 DTYPES = ("float16", "bfloat16", "float32")
 WIDTHS = (32, 64, 128, 256)
@@ -175,6 +177,10 @@ def _check(
     scale: float | None,
 ) -> None:
     errors = na.errors
+    check_are_tensors(
+        "paged_attention", out=out, q=q, key_pages=key_pages, value_pages=value_pages,
+        page_table=page_table, lengths=lengths,
+    )  # fmt: skip
     floats = {"out": out, "q": q, "key_pages": key_pages, "value_pages": value_pages}
     integers = {"page_table": page_table, "lengths": lengths}
     for name, t in floats.items():
@@ -218,7 +224,7 @@ def _check(
             f"paged_attention of {q.shape[0]} sequences: the page table has "
             f"{page_table.shape[0]}, the lengths {lengths.shape[0]}; write as many of each."
         )
-    if scale is not None and not scale > 0:
+    if scale is not None and not (isinstance(scale, Real) and scale > 0):
         raise errors.CallerError(f"paged_attention(scale={scale!r:.60}): write a positive number.")
 
 

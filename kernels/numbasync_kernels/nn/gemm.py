@@ -18,6 +18,7 @@ from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_wa
 from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
 from numbasync_kernels.nn.operands import (
     UNIT,
+    check_are_tensors,
     fits_a_map,
     fits_copies,
     is_transposed,
@@ -212,6 +213,8 @@ def check_product(
         CallerError, ShapeError, DTypeError: they do not.
     """
     errors = na.errors
+    check_are_tensors("gemm", out=out, a=a, b=b)
+    check_are_tensors("gemm", True, bias=bias, residual=residual)
     if any(t.ndim != 2 for t in (out, a, b)):
         raise errors.ShapeError(f"gemm of {a!r} and {b!r} into {out!r}: write matrices.")
     if a.shape[1] != b.shape[0] or out.shape != (a.shape[0], b.shape[1]):
@@ -228,10 +231,10 @@ def check_product(
         raise errors.DTypeError(
             f"gemm into {out!r}: write a C-contiguous tensor of {' or '.join(allowed)}."
         )
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str | None) or activation not in ACTIVATIONS:
         known = ", ".join(repr(name) for name in ACTIVATIONS)
         raise errors.CallerError(f"gemm(activation={activation!r:.60}): write one of {known}.")
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         raise errors.CallerError(
             f"gemm(precision={precision!r:.60}): write float32, tf32x3 or tf32."
         )

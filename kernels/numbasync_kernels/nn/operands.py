@@ -11,6 +11,23 @@ UNIT = 16  # bytes; of addresses and pitches that copies to shared memory take
 Result: TypeAlias = na.DeviceOp[na.Tensor]
 
 
+def check_are_tensors(function: str, optional: bool = False, /, **operands: object) -> None:
+    """Refuse operands that are no tensors.
+
+    Args:
+        optional: whether an operand may be None.
+
+    Raises:
+        OperationError: an operand is something else.
+    """
+    for name, operand in operands.items():
+        if not isinstance(operand, na.Tensor) and not (optional and operand is None):
+            raise na.errors.OperationError(
+                f"{function}: {name} is of type {type(operand).__name__}; write a tensor: of an "
+                "array, await na.from_host(array); of an operation, await op."
+            )
+
+
 def is_transposed(t: na.Tensor) -> bool:
     """Whether the elements of a column, not those of a row, are neighbours."""
     size = t.dtype.itemsize

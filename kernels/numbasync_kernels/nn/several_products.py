@@ -18,6 +18,7 @@ from numbasync_kernels.nn.gemm import (
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
 from numbasync_kernels.nn.operands import (
+    check_are_tensors,
     fits_a_map,
     fits_copies,
     is_transposed,
@@ -57,6 +58,8 @@ def batched_gemm(
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
     """
+    check_are_tensors("batched_gemm", out=out, a=a, b=b)
+    check_are_tensors("batched_gemm", True, residual=residual)
     if not out.ndim == a.ndim == b.ndim == 3 or not len(out) == len(a) == len(b) or not out.size:
         raise na.errors.ShapeError(
             f"batched_gemm of shapes {a.shape} and {b.shape} into {out.shape}: write "
@@ -107,6 +110,7 @@ def grouped_gemm(
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
     """
+    check_are_tensors("grouped_gemm", out=out, a=a, b=b, offsets=offsets)
     if b.ndim != 3 or not len(b) or not out.size:
         raise na.errors.ShapeError(
             f"grouped_gemm of shapes {a.shape} and {b.shape} into {out.shape}: write (m, k), "

@@ -19,6 +19,7 @@ import numpy as np
 from numba.cuda import types
 
 from numbasync import layout
+from numbasync.arguments import shown
 from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples, register
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
@@ -74,7 +75,7 @@ def scalar_type(value: object) -> Any:
         return typeof(value, Purpose.argument)
     except Exception as error:
         raise DTypeError(
-            f"a kernel cannot take a {cls.__name__} ({value!r:.60}): {error}"
+            f"a kernel cannot take a {cls.__name__} ({shown(value)}): {error}"
         ) from error
 
 

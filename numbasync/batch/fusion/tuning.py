@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from numbasync.arguments import check_bool, shown
 from numbasync.backend.protocols import Limits
 from numbasync.errors import CallerError
 
@@ -75,13 +76,17 @@ class Tuning(_Hashed):
         }  # fmt: skip
         for name, value in least.items():
             extent = getattr(self, name)
-            if type(extent) is not int or extent < value:
-                raise CallerError(f"Tuning: {name}={extent!r}; write a whole number from {value}.")
+            if type(extent) is not int or not value <= extent < 2**31:
+                raise CallerError(
+                    f"Tuning: {name}={shown(extent)}; write a whole number from {value} to 2**31 - "
+                    "1."
+                )
         if self.threads % WARP or self.threads > MOST_THREADS:
             raise CallerError(
                 f"Tuning: threads={self.threads}; write a multiple of {WARP}, at most "
                 f"{MOST_THREADS}: threads of a block add up by warps."
             )
+        check_bool(self.unroll, "Tuning: unroll")
         values = tuple(getattr(self, f.name) for f in fields(self))
         object.__setattr__(self, "_hash", hash(values))
 

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from numbasync.arguments import with_type
 from numbasync.batch.record.nodes import Node
-from numbasync.errors import DTypeError
+from numbasync.errors import CallerError, DTypeError
 from numbasync.layout import Shape
 from numbasync.ops.op import DeviceOp
 from numbasync.public import Public
@@ -65,6 +66,12 @@ class BufferId(Public):
     __hash__ = object.__hash__
 
     def __init__(self, recorder: Records, number: int) -> None:
+        try:
+            recorder.nodes  # noqa: B018  # what any recording has
+        except AttributeError:
+            raise CallerError(
+                f"a BufferId is of a batch, not of {with_type(recorder)}: write b.upload(array)."
+            ) from None
         self.recorder = recorder
         self.number = number
 

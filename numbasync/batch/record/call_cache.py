@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.batch.record.element_ops import DType
 from numbasync.batch.record.nodes import Node
 from numbasync.errors import DTypeError
@@ -140,12 +141,12 @@ def converted(value: Any, dtype: DType) -> Any:
     """
     try:
         if dtype.kind == "i" and isinstance(value, float | np.floating):
-            raise OverflowError(f"{value!r} is no integer")  # noqa: TRY301
+            raise OverflowError(f"{shown(value)} is no integer")  # noqa: TRY301
         with np.errstate(all="ignore"):
             return dtype.type(value)
     except (OverflowError, TypeError, ValueError) as error:
         raise DTypeError(
-            f"{value!r:.60} is no {dtype}: {error}.\n"
+            f"{shown(value)} is no {dtype}: {error}.\n"
             "NumPy's rule: a Python number takes the other operand's type. Write "
-            f"np.float64({value!r:.20}), or cast the operand."
+            f"np.float64({shown(value, 20)}), or cast the operand."
         ) from None

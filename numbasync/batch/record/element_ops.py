@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.errors import DTypeError
 from numbasync.layout import bfloat16, is_bfloat16
 from numbasync.layout import is_float as is_float
@@ -205,8 +206,10 @@ def check_dtype(dtype: Any, what: str) -> DType:
     try:
         is_named = isinstance(dtype, str) and dtype == "bfloat16"  # which NumPy may not know yet
         parsed: DType = bfloat16() if is_named else np.dtype("None" if dtype is None else dtype)
-    except TypeError:
-        raise DTypeError(f"{what}: {dtype!r:.60} is not a NumPy dtype; write np.float32.") from None
+    except Exception:  # TypeError, and whatever an attribute `dtype` raises
+        raise DTypeError(
+            f"{what}: {shown(dtype)} is not a NumPy dtype; write np.float32."
+        ) from None
     if is_supported(parsed):
         return _KNOWN.get(parsed, parsed)
     raise DTypeError(

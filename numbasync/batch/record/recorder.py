@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import shown, with_type
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand, how_to_pass
 from numbasync.batch.record.call_cache import Call, Constant, constant, converted, empty
@@ -95,8 +96,7 @@ class Recorder:
         """
         if not isinstance(value, BufferId):
             raise OperationError(
-                f"{what} takes ids of this batch, not {type(value).__name__} ({value!r:.60}); "
-                f"{how_to_pass(value)}."
+                f"{what} takes ids of this batch, not {with_type(value)}; {how_to_pass(value)}."
             )
         if value.recorder is not self:
             raise ForeignBufferError(
@@ -278,8 +278,8 @@ class Recorder:
         if axis is not None:
             if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
                 raise ShapeError(
-                    f"{name}: axis={axis!r:.40} of shape {shape}; write one whole number, or None "
-                    "for all elements."
+                    f"{name}: axis={shown(axis, 40)} of shape {shape}; write one whole number, or "
+                    "None for all elements."
                 )
             if not -rank <= axis < rank:
                 raise ShapeError(f"{name}: shape {shape} has no axis {axis}.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numbasync.arguments import with_type
 from numbasync.batch.record.buffer_id import BufferId
 from numbasync.batch.run.host_tensors import is_used, reached
 from numbasync.batch.run.plan import Prepared, with_copies
@@ -22,7 +23,7 @@ from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
-from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
+from numbasync.errors import BatchStateError, CallerError, DTypeError, OperationError, ShapeError
 from numbasync.graphs.graph import CudaGraph
 from numbasync.ops.constructors import zip as zip_ops
 from numbasync.ops.context import Context
@@ -46,6 +47,11 @@ class BatchGraph(Public):
     """
 
     def __init__(self, batch: BatchRun, plan: Prepared, stream: Stream) -> None:
+        if not isinstance(plan, Prepared):
+            raise CallerError(
+                f"a BatchGraph is of a batch, not of {with_type(batch)} and {with_type(plan)}: "
+                "write b.graph()."
+            )
         self._batch = batch
         values = batch.recorder.values
         plan, copies = with_copies(plan) if plan.is_small else (plan, {})

@@ -4,6 +4,7 @@ picture.
 
 from __future__ import annotations
 
+from numbasync.arguments import as_whole, shown, with_type
 from numbasync.batch.codegen.choose import form
 from numbasync.batch.record.nodes import CONSTANT, INPUT
 from numbasync.batch.run.plan import Prepared
@@ -19,6 +20,10 @@ class BatchPlan(Public):
     """
 
     def __init__(self, prepared: Prepared) -> None:
+        if not isinstance(prepared, Prepared):
+            raise CallerError(
+                f"a BatchPlan is of a batch, not of {with_type(prepared)}: write b.plan()."
+            )
         self.prepared = prepared
 
     @property
@@ -40,8 +45,10 @@ class BatchPlan(Public):
         """The source of one kernel's module, or of all."""
         texts = self.prepared.texts
         if kernel is not None:
-            if kernel not in range(len(texts)):
-                raise CallerError(f"source({kernel!r}): the plan has {len(texts)} kernels, from 0.")
+            if as_whole(kernel) not in range(len(texts)):
+                raise CallerError(
+                    f"source({shown(kernel)}): the plan has {len(texts)} kernels, from 0."
+                )
             return texts[kernel].source
         return "\n\n".join(text.source for text in texts)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.batch.codegen import kernel_files
 from numbasync.batch.codegen.writer import KernelText, argument_value
@@ -61,7 +62,7 @@ class Results(Mapping[BufferId, T]):
     def __getitem__(self, key: BufferId) -> T:
         number = self._batch.recorder.check(key, "results").number
         if number not in self.by_number:
-            raise NoResultError(f"{key!r} is no result of {self._batch.absent(number)}")
+            raise NoResultError(f"{shown(key)} is no result of {self._batch.absent(number)}")
         return self.by_number[number]
 
     def __iter__(self) -> Iterator[BufferId]:

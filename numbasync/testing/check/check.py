@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import as_items, as_whole, shown
 from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, default_device, devices
 from numbasync.errors import (
@@ -87,9 +88,12 @@ def check_kernel(
     __tracebackhide__ = True
     if reference is not None and not callable(reference):
         raise CallerError(
-            f"check_kernel: the reference is a function of the arguments, not {reference!r:.60}; "
+            f"check_kernel: the reference is a function of the arguments, not {shown(reference)}; "
             "write lambda *args: ... for what is known already."
         )
+    for name, value in (("args", args), ("grids", grids)):
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise CallerError(f"check_kernel: {name}={shown(value)}: write a tuple or a list.")
     subject = Subject(launcher_of(kernel), tuple(args))
     subject.check_tile(tile)
     plan = Plan.of(races, seed, Tolerance(rtol, atol, ulp))
@@ -110,10 +114,13 @@ def check_kernel(
 def _pair(launch: Any) -> tuple[Any, Any]:
     if not isinstance(launch, Sequence) or len(launch) != 2:
         raise CallerError(
-            f"check_kernel: grids= has {launch!r:.60}; write (grid, block) for each launch, as in "
+            f"check_kernel: grids= has {shown(launch)}; write (grid, block) for each launch, as in "
             "grids=[(1, 1), (7, 64)]."
         )
     return launch[0], launch[1]
+
+
+MOST_RACES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +139,13 @@ class Plan:
     def of(races: int | bool, seed: int | None, tolerance: Tolerance) -> Plan:
         """The plan from the arguments of `check_kernel` and the options of the session."""
         options = settings.current()
-        for name, value in (("races", races), ("seed", 0 if seed is None else seed)):
-            if not isinstance(value, int | np.integer) or value < 0:
-                raise CallerError(f"check_kernel: {name}={value!r}: a whole number of at least 0.")
+        asked = (("races", races, MOST_RACES), ("seed", 0 if seed is None else seed, 2**63 - 1))
+        for name, value, most in asked:
+            number = int(value) if isinstance(value, bool) else as_whole(value)
+            if number is None or not 0 <= number <= most:
+                raise CallerError(
+                    f"check_kernel: {name}={shown(value)}: a whole number from 0 to {most:,}."
+                )
         orders = settings.DEFAULT_RACES if races is True else int(races)
         orders = max(orders, options.races) if orders else 0
         return Plan(orders, options.seed if seed is None else int(seed), tolerance)
@@ -147,15 +158,16 @@ def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) ->
     if poison is True:
         names = only_stored_to(subject.kernel.py_func) & set(subject.outputs) - subject.shared
     else:
-        names = [poison] if isinstance(poison, str) else poison
-        if not isinstance(names, Collection):
+        listed = (poison,) if isinstance(poison, str) else as_items(poison)
+        if listed is None or not all(isinstance(n, str) for n in listed):
             raise CallerError(
-                f"check_kernel: poison={poison!r:.60}: True, False, or names of outputs."
+                f"check_kernel: poison={shown(poison)}: True, False, or names of outputs."
             )
+        names = listed
         unknown = sorted(set(names) - set(subject.outputs))
         if unknown:
             raise CallerError(
-                f"check_kernel: poison={poison!r}: {unknown[0]} is no output of "
+                f"check_kernel: poison={shown(poison)}: {unknown[0]} is no output of "
                 f"{subject.kernel.label}; its outputs are {', '.join(subject.outputs) or 'none'}."
             )
     generator = np.random.default_rng(seed)
@@ -193,7 +205,7 @@ def _fitting(name: str, part: Any, array: Array) -> Array:
         want = np.asarray(part)
     except ValueError:  # lists of different lengths
         raise CallerError(
-            f"check_kernel: the reference gave {part!r:.60} for {name}, which is no array."
+            f"check_kernel: the reference gave {shown(part)} for {name}, which is no array."
         ) from None
     kinds = "biufc" if array.dtype.kind == "c" else "biuf"
     fits = want.dtype.kind in kinds or is_bfloat16(want.dtype)

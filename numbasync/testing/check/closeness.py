@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.errors import CallerError
 from numbasync.layout import has_nan, is_bfloat16, limits_of
 
@@ -35,7 +36,7 @@ class Tolerance:
             is_number = isinstance(value, Real) and not isinstance(value, bool)
             if not is_number or not value >= 0:
                 raise CallerError(
-                    f"check_kernel: {name}={value!r}: a number of at least 0, or None."
+                    f"check_kernel: {name}={shown(value)}: a number of at least 0, or None."
                 )
 
     @property

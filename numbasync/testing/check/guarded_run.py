@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, use_device
 from numbasync.errors import CallerError, DTypeError
@@ -42,7 +43,9 @@ def launcher_of(kernel: Any) -> Launcher:
     if isinstance(kernel, Launcher):
         return kernel
     if not callable(kernel):
-        raise CallerError(f"{kernel!r:.60} is no kernel; pass what @na.launcher or @cuda.jit made.")
+        raise CallerError(
+            f"{shown(kernel)} is no kernel; pass what @na.launcher or @cuda.jit made."
+        )
     made_launcher = _launchers.get(kernel)
     if made_launcher is None:
         made_launcher = _launchers[kernel] = launcher(kernel)
@@ -128,7 +131,8 @@ class Subject:
                 _check_array(name, value)
             elif isinstance(value, Tensor | Partition):
                 raise CallerError(
-                    f"check_kernel: {name} is {value!r}; pass NumPy arrays, of which every device "
+                    f"check_kernel: {name} is {shown(value)}; pass NumPy arrays, of which every "
+                    "device "
                     "gets copies. Tiles are said by tile=."
                 )
 
@@ -161,7 +165,8 @@ class Subject:
         unknown = sorted(set(tile) - set(self.outputs)) if isinstance(tile, Mapping) else []
         if unknown:
             raise CallerError(
-                f"check_kernel: tile={tile!r}: {unknown[0]} is no output of {self.kernel.label}; "
+                f"check_kernel: tile={shown(tile)}: {unknown[0]} is no output of "
+                f"{self.kernel.label}; "
                 f"its outputs are {', '.join(self.outputs) or 'none'}."
             )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.backend.protocols import Checks
 from numbasync.device.device import Device, devices, use_device
 from numbasync.errors import CallerError, DataRaceError, EndlessWaitError
@@ -93,6 +94,15 @@ def find_race(
         EndlessWaitError: threads wait for later ones in forward order.
         KernelError: the kernel failed in another way.
     """
+    for name, value in (("orders", orders), ("seed", seed)):
+        check_whole(value, f"{name} of find_race", 0)
+    if rtol is not None:
+        check_number(rtol, "rtol of find_race")
+    if not callable(launch) or not isinstance(args, Sequence):
+        raise CallerError(
+            f"find_race takes a kernel and a list of arguments, not {with_type(launch)} and "
+            f"{with_type(args)}."
+        )
     device = devices("cpu")[0]
     accesses = ""
     try:
@@ -129,7 +139,7 @@ def _result(
         op = launch(*arguments)
         if not isinstance(op, DeviceOp):
             raise CallerError(
-                f"find_race: {launch!r:.80} gave {op!r:.80} and no operation.\n"
+                f"find_race: {shown(launch, 80)} gave {shown(op, 80)} and no operation.\n"
                 "Pass the kernel, kernel[grid, block], or a function that gives its launch."
             )
         op.sync()

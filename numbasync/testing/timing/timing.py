@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.device.device import Device, default_device
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
@@ -30,6 +31,7 @@ Factory: TypeAlias = Callable[[], DeviceOp[Any]]
 
 FLUSH = 128 * 2**20  # bytes; larger than the largest second-level cache of a GPU
 FEWEST, MOST = 5, 1000  # repeats
+MOST_REPEATS, MOST_SECONDS = 1_000_000, 86_400  # that a caller may ask for
 
 
 class Timing(Spread):
@@ -138,8 +140,21 @@ def _samples(
     factories: list[Factory], seconds: float, repeats: int | None, flush: int
 ) -> list[list[float]]:
     """Device milliseconds of each factory's operations, equally many for each factory."""
-    if repeats is not None and (not isinstance(repeats, int) or repeats < 2):
-        raise CallerError(f"repeats={repeats!r}: a whole number of at least 2, for a median.")
+    if repeats is not None:
+        repeats = check_whole(repeats, "repeats of a measurement", 2, MOST_REPEATS)
+    flush = check_whole(flush, "flush of a measurement", 0)
+    check_number(seconds, "seconds of a measurement")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise CallerError(
+            f"seconds of a measurement are {shown(seconds)}: write more than 0, and at most "
+            f"{MOST_SECONDS:,}."
+        )
+    for factory in factories:
+        if not callable(factory):
+            raise CallerError(
+                f"what is measured is {with_type(factory)}: write a function that gives a new "
+                "operation, as in do_bench(lambda: saxpy(z, 2.0, x))."
+            )
     bench = _Bench(flush)
     watch = Stopwatch()
     for factory, is_warm in turns(factories, 1):  # the first round compiles

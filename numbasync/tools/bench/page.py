@@ -1,7 +1,11 @@
-"""Fill a page's tables from JSON files: `python -m numbasync.tools.bench.page PAGE`.
+"""Fill a page's tables and figures from JSON files: `python -m numbasync.tools.bench.page PAGE`.
 
 The tables of `performance/NAME.json` are put between `<!-- NAME -->` and `<!-- end -->`; between
 `<!-- NAME: PART -->` and `<!-- end -->`, one of its tables or texts alone, or the `machine`.
+
+In a sentence, `<!-- NAME? ROW / ROW -->` is followed by the ratio of two medians, and
+`<!-- NAME? ROW -->` by a median in microseconds, up to `<!-- / -->`. The rows are those of the
+first table that has them, or of `<!-- NAME: TABLE? ROW -->`.
 """
 
 from __future__ import annotations
@@ -14,6 +18,21 @@ from pathlib import Path
 from numbasync.tools.bench import cpu, report
 
 BLOCK = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n]+?))? -->\n)(.*?)(<!-- end -->)", re.S)
+
+FIGURE = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n?]+))?\? ([^\n]+?) -->)([^<\n]*)(<!-- / -->)")
+RATIO = " / "
+
+
+def figure_of(run: report.Record, rows: str, table: str | None = None) -> str:
+    """A figure in a sentence: two digits of a ratio, or three of a median."""
+    names = rows.split(RATIO)
+    for one in report.tables_of(run):
+        medians = {timing["name"]: timing["median"] for timing in one["timings"]}
+        if table in (None, one["what"]) and medians.keys() >= set(names):
+            if len(names) == 1:
+                return f"{medians[rows]:.3g}"
+            return f"{medians[names[0]] / medians[names[1]]:.2g}"
+    raise KeyError(f"{rows}: no table has these rows.")
 
 
 def block_of(run: report.Record, part: str | None = None) -> str:
@@ -30,13 +49,25 @@ def block_of(run: report.Record, part: str | None = None) -> str:
 
 
 def filled(page: str, folder: Path) -> str:
-    """The page, with the tables of the JSON files in `folder`."""
+    """The page, with the tables and figures of the JSON files in `folder`."""
 
-    def fill(block: re.Match[str]) -> str:
-        run = json.loads((folder / f"{block[2]}.json").read_text(encoding="utf-8"))
-        return block[1] + block_of(run, block[3]) + block[5]
+    def run_of(name: str) -> report.Record:
+        run: report.Record = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        return run
 
-    return BLOCK.sub(fill, page)
+    def block(found: re.Match[str]) -> str:
+        return found[1] + block_of(run_of(found[2]), found[3]) + found[5]
+
+    def figure(found: re.Match[str]) -> str:
+        return found[1] + figure_of(run_of(found[2]), found[4], found[3]) + found[6]
+
+    return FIGURE.sub(figure, BLOCK.sub(block, page))
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of the JSON files of a page: `performance` beside it, or in `docs` beside it."""
+    beside = path.parent / "performance"
+    return beside if beside.is_dir() else path.parent / "docs/performance"
 
 
 def names(page: str) -> list[str]:
@@ -48,4 +79,4 @@ if __name__ == "__main__":
     for argument in sys.argv[1:]:
         path = Path(argument)
         text = path.read_text(encoding="utf-8")
-        path.write_text(filled(text, path.parent / "performance"), encoding="utf-8")
+        path.write_text(filled(text, folder_of(path)), encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numba import typeof
 
+from numbasync.arguments import with_type
 from numbasync.backend import array_protocols, bfloat16_type
 from numbasync.backend.cpu.compiler import block_scheduling
 from numbasync.backend.cpu.library.entry_points import types
@@ -157,7 +158,7 @@ class CpuDevice:
             parts = tuple(self.scalar_key(v) for v in value)
             return types.NamedTuple(parts, type(value)) if hasattr(value, "_fields") else parts
         raise DTypeError(
-            f"a kernel cannot take a {type(value).__name__} ({value!r:.60}).\n"
+            f"a kernel cannot take a {with_type(value)}.\n"
             "Pass a tensor, a NumPy array, a number, or a tuple of numbers."
         )
 
