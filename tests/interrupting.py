@@ -2,8 +2,9 @@
 
 This is stricter than signals, which CPython looks for at the start of a function, behind calls and
 at jumps back. Left out are only the bytecodes with which a `with` statement calls `__exit__`: up
-to that call CPython never looks for signals, and a lock of C is free again behind it. A release in
-Python is a frame of its own, and interrupted at each of its bytecodes.
+to that call CPython never looks for signals, and a lock of C is free again behind it; and the two
+bytecodes of a call behind the names of its keywords, which CPython 3.11 would keep for another
+call. A release in Python is a frame of its own, and interrupted at each of its bytecodes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ PACKAGE = str(Path(numbasync.__file__).parent)
 
 @cache
 def _leaving(code: CodeType) -> frozenset[int]:
-    """The offsets of the bytecodes with which `with` statements call `__exit__`."""
+    """The offsets of the bytecodes with which `with` statements call `__exit__`, and of those
+    between the names of keywords and their call.
+    """
     found = set[int]()
     steps = list(dis.get_instructions(code))
     for i in range(len(steps) - 4):
@@ -35,6 +38,8 @@ def _leaving(code: CodeType) -> frozenset[int]:
             found.update(s.offset for s in (*three, *call))
             found.update(s.offset for s in steps[i - 1 : i] if s.opname in ("SWAP", "NOP"))
     for i, step in enumerate(steps):
+        if step.opname == "KW_NAMES":  # the interpreter keeps the names for its next call
+            found.update(s.offset for s in steps[i + 1 : i + 3])
         if step.opname == "WITH_EXCEPT_START":  # behind an error of the block
             found.update(s.offset for s in steps[max(0, i - 1) : i + 1])
     return frozenset(found)

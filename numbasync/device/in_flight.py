@@ -203,6 +203,9 @@ class Progress:
                 self.advance()
             else:
                 self.ensure_signalled(number)
+        elif not self._in_flight:  # ^C may have come before a submission was in flight
+            with self._lock:
+                self._forget_if_idle()
 
     def _has_passed(self, number: int) -> None:
         """Note that the driver reported `number` as passed, whatever the counter says."""

@@ -171,9 +171,13 @@ class Setting:
     def __del__(self) -> None:
         # Without a block that could leave it: ^C came between the setting and its block.
         bounds = getattr(self, "_bounds", None)
-        if bounds is not None and bounds in bounds.device.open_bounds:
+        if bounds is None:
+            return
+        if bounds in bounds.device.open_bounds:
             with _lock:
                 self._set_blocks(0)
+        if bounds in (here := limits_here.get()):
+            limits_here.set(tuple(b for b in here if b.blocks))
 
     def __repr__(self) -> str:
         return f"<limit of {self._bounds.device.label}: {self._bounds.most}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Iterator
@@ -27,7 +28,9 @@ def interrupted(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of operations that did not run
+            warnings.simplefilter("ignore", ResourceWarning)  # of loops, before they were closed
             yield Interrupted(device)
+            gc.collect()
     finally:
         native.switch(True)
 

@@ -10,6 +10,7 @@ in a finaliser are printed by Python, and not raised: the handler sends another 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import signal
@@ -37,6 +38,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.raised = 0
+        self.is_open = False
         self.where = ""  # of the latest one
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -48,8 +50,12 @@ class _Signals:
         raise KeyboardInterrupt
 
     def swallowed(self, _: Any) -> None:
-        """In place of `sys.unraisablehook`: it came in a finaliser."""
+        """In place of `sys.unraisablehook`: it came in a finaliser. Another one is sent, unless
+        the call has ended meanwhile.
+        """
         self.raised -= 1
+        if self.is_open:
+            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
 
 
 def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
@@ -68,6 +74,7 @@ def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
         for i in range(count):
             name, stream = names[i % len(names)], device.new_stream()
             bytes_before, signals.raised = device.memory_stats().used_current, 0
+            signals.is_open = True
             try:
                 try:
                     # A second signal ends a call that hangs, or follows one that was not raised.
@@ -75,6 +82,7 @@ def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
                     while True:
                         interrupted.calls[name](stream)
                 finally:
+                    signals.is_open = False
                     signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 if signals.raised > 1:
@@ -83,6 +91,7 @@ def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.collect()  # loops that ^C has ended half-way, with their files
         sys.unraisablehook, logger.disabled = hook, False
     return found
 
