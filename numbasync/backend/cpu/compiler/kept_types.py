@@ -157,7 +157,7 @@ class _Uses:
                 self._see(label, at, statement)
 
     def _see(self, label: int, at: int, statement: Any) -> None:
-        value = getattr(statement, "value", None)
+        value: Any = getattr(statement, "value", None)
         if not (isinstance(value, ir.Expr) and value.op == "phi"):
             stored = statement.target.name if isinstance(statement, ir.Assign) else ""
             for used in statement.list_vars():
