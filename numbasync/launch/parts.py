@@ -21,11 +21,11 @@ class Key(NamedTuple):
     """An item of a tuple, or of what is iterated over.
 
     Attributes:
-        index: its position; None if it may be any.
+        place: its position; None if it may be any.
         name: its name; empty if it may be any.
     """
 
-    index: int | None = None
+    place: int | None = None
     name: str = ""
 
 
@@ -61,8 +61,8 @@ def items(roots: Iterable[Root], key: Key = Key()) -> set[Root]:  # noqa: B008 -
 
 
 def _may_be_same(a: Key, b: Key) -> bool:
-    same_index = None in (a.index, b.index) or a.index == b.index
-    return same_index and ("" in (a.name, b.name) or a.name == b.name)
+    same_place = None in (a.place, b.place) or a.place == b.place
+    return same_place and ("" in (a.name, b.name) or a.name == b.name)
 
 
 def put(roots: Iterable[Root], *keys: Key) -> set[Root]:

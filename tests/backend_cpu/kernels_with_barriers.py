@@ -19,7 +19,7 @@ from numbasync.backend.protocols import ArrayKey
 THREADS = 8
 _rng = np.random.default_rng(0)
 # Large integers, which a float does not hold, and which as a sum fit an int64.
-ARRAYS = {
+ARRAYS: dict[str, np.ndarray] = {
     "a": _rng.integers(0, 256, THREADS).astype(np.uint8),
     "b": _rng.integers(-(2**30), 2**30, THREADS).astype(np.int32),
     "c": _rng.integers(2**53, 2**54, THREADS) | 1,

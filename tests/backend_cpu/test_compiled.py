@@ -165,7 +165,7 @@ def without_source() -> Any:
         (chooses_a_view, "row, a view that is used across a barrier"),
         (adds_to_an_element, r"z\[.*\] \+= .* may write \(write `value = sum_of_block\(z, n\)`"),
         (adds_to_what_is_changed, r"total \+= change\(\) with a function that may write"),
-        (loops_over_a_part, r"a loop of some threads with a barrier in it, line \d+"),
+        (loops_over_a_part, r"a loop of some threads with a barrier in it \(write .*, line \d+"),
         (has_a_large_local_array, "a large local array in a kernel with barriers, line"),
         (has_an_array_of_no_axes, r"an array of no axes \(give it the shape 1\), line"),
         (matches, r"a `match` statement \(write if and elif\), line"),

@@ -66,7 +66,7 @@ def of_two_types_and_perhaps_of_none(z, x):
     if x.shape[0] > 9:
         v = x[t]
     if x.shape[0] > 9:
-        z[t] = v
+        z[t] = v  # pyright: ignore[reportPossiblyUnbound]
     v = z[t] * 0.5  # here
     z[t] = v
     cuda.syncthreads()
@@ -102,11 +102,13 @@ def swapped_local_arrays(z, x):
     z[t] = old[0]
 
 
-def iterated_rows(z, x):
+def of_two_widths_that_are_seen(z, x):
     t = cuda.threadIdx.x
-    for row in x:  # here
-        cuda.syncthreads()
-        z[t] += row[0]
+    cuda.syncthreads()
+    z[t] = cuda.clz(t)
+    t = t + 1  # here
+    cuda.syncthreads()
+    z[t - 1] += t + x[0]
 
 
 REFUSED = [
@@ -114,9 +116,9 @@ REFUSED = [
     (of_two_types_over_a_shuffle, "such as v_2 for the float64"),
     (of_two_types_in_regions_without_a_barrier_between, "kept across a barrier"),
     (of_two_types_and_perhaps_of_none, "and on some path has no value"),
+    (of_two_widths_that_are_seen, "such as t_2 for the int64"),
     (row_bound_again, "row, a view that is used across a barrier"),
     (view_that_advances, "tail, a view that is used across a barrier"),
-    (iterated_rows, "over something else than a range"),
     (swapped_local_arrays, "new, a view that is used across a barrier"),
 ]  # fmt: skip
 
@@ -147,8 +149,8 @@ def carried_in_one_region(z, x):
     for k in range(3):
         if k == 0:
             v = x[t]
-        z[t] += v
-        v = v * 2
+        z[t] += v  # pyright: ignore[reportPossiblyUnbound]
+        v = v * 2  # pyright: ignore[reportPossiblyUnbound]
         cuda.syncthreads()
 
 
@@ -182,6 +184,22 @@ def rows_in_loops_of_a_region(z, x):
         cuda.syncthreads()
 
 
+def iterated_rows(z, x):
+    t = cuda.threadIdx.x
+    for row in x:
+        cuda.syncthreads()
+        z[t] += row[0]
+
+
+def int32_and_int64(z, x):
+    t = cuda.threadIdx.x
+    cuda.syncthreads()
+    z[t] = x[t] * t
+    t = t + 1
+    cuda.syncthreads()
+    z[t - 1] += t
+
+
 def test_a_parameter_that_the_threads_change_begins_anew_in_each_block() -> None:
     z = launched(parameter_that_changes, X, 5, 3, blocks=3)
     np.testing.assert_array_equal(z, 600 + 1.5 + np.tile(X, 3))
@@ -194,6 +212,8 @@ def test_a_parameter_that_the_threads_change_begins_anew_in_each_block() -> None
         (types_that_are_not_kept, X, X // 2 + 3 * (X * 0.5 + 1) + np.arange(4) // 2),
         (values_of_a_parted_condition, X, np.where(X > 1, X[3], 0)),
         (rows_in_loops_of_a_region, ROWS, np.full(4, ROWS.sum())),
+        (int32_and_int64, X, X * np.arange(4) + np.arange(1, 5)),
+        (iterated_rows, ROWS, np.full(4, ROWS[:, 0].sum())),
     ],
     ids=lambda p: getattr(p, "__name__", ""),
 )

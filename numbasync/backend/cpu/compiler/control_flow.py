@@ -213,16 +213,14 @@ def counted(program: Program, uniform: Uniform) -> bool:
             call = node.iter
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
                 raise UntranslatableError(
-                    "a loop with a barrier in it over something else than a range (write `for i in "
-                    "range(n)`)",
+                    "a loop of some threads with a barrier in it (write `for i in range(n)`)",
                     node,
                 )
             if program.names.get(call.func.id) is not range or not isinstance(
                 node.target, ast.Name
             ):
                 raise UntranslatableError(
-                    "a loop with a barrier in it over something else than a range (write `for i in "
-                    "range(n)`)",
+                    "a loop of some threads with a barrier in it (write `for i in range(n)`)",
                     node,
                 )
             has_rewritten[0] = True

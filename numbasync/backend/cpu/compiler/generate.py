@@ -31,7 +31,7 @@ from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.pipeline import Pipeline, inferred
 from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, Program
 from numbasync.backend.cpu.compiler.uniformity import Uniform
-from numbasync.backend.cpu.library import barriers_and_warps
+from numbasync.backend.cpu.library import arithmetic, barriers_and_warps, libdevice
 from numbasync.backend.cpu.library.disk_cache import Entry
 from numbasync.backend.cpu.library.entry_points import UNWRAPPED, types
 from numbasync.backend.cpu.library.small_floats import known
@@ -199,7 +199,8 @@ def _types(
         context.refresh()
         target.refresh()
         code = compiler.run_frontend(function)
-        kept = kept_types(*inferred(context, target, code, arguments), context)
+        seen = inferred(context, target, code, arguments)
+    kept = kept_types(*seen, context, _are_widths_seen(program))
     if kept.has_clashes():
         generated = ast.parse(source).body[0].body  # type: ignore[attr-defined]
         kept.origins = {
@@ -207,6 +208,17 @@ def _types(
             for here, there in zip(_statements(body), _statements(generated), strict=True)
         }
     return kept
+
+
+def _are_widths_seen(program: Program) -> bool:
+    """Whether the program calls functions of bits, or some that it brings itself."""
+    bits = arithmetic.popc, arithmetic.clz, arithmetic.ffs, arithmetic.brev
+    return program.has_inlined or any(
+        any(value is each for each in bits)
+        or getattr(value, "__module__", "") == libdevice.__name__
+        for value in program.names.values()
+        if callable(value)
+    )
 
 
 def _add_line(error: Any, program: Program) -> None:

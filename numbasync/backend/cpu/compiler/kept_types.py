@@ -71,13 +71,17 @@ class KeptTypes:
         return bool(self.unsure) or any(isinstance(k, Clash) for k in self.kinds.values())
 
 
-def kept_types(code: Any, types_of_values: dict[str, Any], context: Any) -> KeptTypes:
+def kept_types(
+    code: Any, types_of_values: dict[str, Any], context: Any, are_widths_seen: bool
+) -> KeptTypes:
     """The types of the names of a function.
 
     Args:
         code: Numba's code of it, in which each value has a name of its own.
         types_of_values: Numba's types of these.
         context: the typing context.
+        are_widths_seen: whether it has functions for which an int32 is not the same as an int64;
+            for arithmetic it is, and is kept as one, as in `i = cuda.threadIdx.x` and `i = i + 1`.
     """
     values: dict[str, dict[str, tuple[Any, int]]] = {}
     for block in code.blocks.values():
@@ -100,6 +104,9 @@ def kept_types(code: Any, types_of_values: dict[str, Any], context: Any) -> Kept
             kept.kinds[name] = next(t for t, _ in own.values())
             continue
         uses = uses or _Uses(code)
+        if types.int64 in several and not are_widths_seen:
+            own = {v: (types.int64 if t == types.int32 else t, line)
+                   for v, (t, line) in own.items()}  # fmt: skip
         kept.kinds[name] = _type_of_place(own, uses, context)
         if uses.may_be_undefined(own):
             kept.unsure[name] = _clash(own.values())
@@ -150,7 +157,7 @@ class _Uses:
                 self._see(label, at, statement)
 
     def _see(self, label: int, at: int, statement: Any) -> None:
-        value = getattr(statement, "value", None)
+        value: Any = getattr(statement, "value", None)
         if not (isinstance(value, ir.Expr) and value.op == "phi"):
             stored = statement.target.name if isinstance(statement, ir.Assign) else ""
             for used in statement.list_vars():
