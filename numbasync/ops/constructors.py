@@ -150,10 +150,8 @@ class Defer(DeviceOp[T]):
             built = not_a_coroutine(self._build(), "defer", self._build)
         op = as_child(ctx, built, self)
         parts: list[Context] = []
-        if self._wants_context:  # the closure was told of this stream
-            steps = op.steps(ctx)
-        else:
-            steps = where_it_belongs(ctx, op, parts)
+        # A closure that wants the context was told of its stream.
+        steps = op.steps(ctx) if self._wants_context else where_it_belongs(ctx, op, parts)
         result: T = yield from steps
         for part in parts:
             join(ctx, part)

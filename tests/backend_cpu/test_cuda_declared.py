@@ -208,3 +208,23 @@ def test_numbers_become_a_declared_bfloat16(device: na.Device) -> None:
     for value in (0.1, np.float32(-0.1), 3, double, ml_dtypes.bfloat16(0.1)):
         put[1, 1](z, value).sync()
         assert host(z)[0] == float(ml_dtypes.bfloat16(value))
+
+
+async def test_warming_up_compiles_what_is_declared(device: na.Device) -> None:
+    @na.launcher
+    @jit(["void(float32[::1], float32[:,:], int32)", "void(float64[:], float64[:,::1], int64)"])
+    def add(z: na.KernelOutput, x: na.KernelInput, n):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] += x[i, 0] * n
+
+    before = na.compile_count()
+    await na.warm_up(add)
+    between = na.compile_count()
+    assert between >= before + 2
+    z, x = await na.zeros(4), await na.ones((4, 4))
+    await add(z, x[:, ::2], 3)
+    await add(await na.zeros(8, np.float64), await na.ones((8, 2), np.float64), 3)
+    assert host(z).tolist() == [3] * 4
+    await na.warm_up(add)
+    assert na.compile_count() <= between + 2  # calls with the arrays of other orders

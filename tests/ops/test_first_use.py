@@ -10,11 +10,14 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import numbasync as na
 from numbasync.errors import OperationError
 from numbasync.ops import first_use
+from numbasync.tensors import create
+from numbasync.tensors.parallel_copy import LARGE
 from tests.common import add_one, compiled
 
 # In a process of its own: who imports what, and how often the loop turns meanwhile.
@@ -194,3 +197,25 @@ async def test_warming_up_takes_launchers_and_compilations(device: na.Device) ->
             await na.warm_up(*kernels)
     assert na.compile_count() <= before + 2
     assert (await z.to_host()).tolist() == [1] * 8
+
+
+async def test_many_elements_are_made_on_a_thread(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_by: list[int] = []
+    for name in ("_spaced", "_diagonal"):
+        make = getattr(create, name)
+
+        def noted(*args: Any, make: Any = make) -> Any:
+            made_by.append(threading.get_ident())
+            return make(*args)
+
+        monkeypatch.setattr(create, name, noted)
+    few = await na.gather(na.linspace(0, 1, 3), na.eye(2))
+    assert made_by == [threading.get_ident()] * 2 and (await few[1].to_host()).sum() == 2
+    n = LARGE // 4 + 1
+    many = await na.gather(na.linspace(0, 1, n), na.eye(int(n**0.5) + 1))
+    assert threading.get_ident() not in made_by[2:] and len(made_by) == 4
+    np.testing.assert_array_equal(await many[0].to_host(), np.linspace(0, 1, n).astype(np.float32))
+    assert na.linspace(0, 1, n).sync().shape == (n,)  # no loop turns: on this thread
+    assert made_by[-1] == threading.get_ident()
