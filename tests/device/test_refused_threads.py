@@ -254,7 +254,6 @@ def test_blocks_that_have_begun_elsewhere_are_waited_for(
     refuse: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four threads that share the blocks of a launch, the second helper is refused."""
-
     monkeypatch.setattr(block_scheduling, "workers", lambda: 4)
     monkeypatch.setattr(kernel, "workers", lambda: 4)
     block_scheduling.after_fork()
