@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_an_output_is_moved_while_an_inputs_fingerprint_is_computed(
     stream = null.new_stream()
     for _ in range(20):
         z, x = views(stream)
-        with at_call("fingerprint", 2, lambda z=z: drop_storage(z)), pytest.raises(MovedError):
+        with at_call("fingerprint", 2, partial(drop_storage, z)), pytest.raises(MovedError):
             saxpy(z, 1.0, x).sync_on(stream)
 
 
@@ -230,9 +231,10 @@ def test_the_same_kernel_is_launched_while_an_arrays_parameters_are_made(
     for _ in range(2):
         saxpy(z, 1.0, x).sync_on(stream)
         saxpy(y, 1.0, z).sync_on(stream)
-    first, kept = len(launches()), x.handle.packed  # type: ignore[attr-defined]
+    handle: Any = x.handle
+    first, kept = len(launches()), handle.packed
 
-    def make(self: CudaArray, name: str) -> bytes:
+    def make(self: CudaArray, name: str) -> Any:
         if name != "packed":
             raise AttributeError(name)
         self.packed = kept
@@ -240,7 +242,7 @@ def test_the_same_kernel_is_launched_while_an_arrays_parameters_are_made(
         return kept
 
     monkeypatch.setattr(CudaArray, "__getattr__", make, raising=False)
-    del x.handle.packed  # type: ignore[attr-defined]
+    del handle.packed
     saxpy(z, 1.0, x).async_on(stream)
     tensors = {"z": z, "x": x, "y": y}
     got = [arguments(null, launch, tensors) for launch in launches(first)]

@@ -8,6 +8,7 @@ the counter's place.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections import deque
@@ -79,7 +80,8 @@ class CompletionCounters:
             fail(result, "cuMemHostAlloc")
         result, mapped = cu.cuMemHostGetDevicePointer(address, 0)
         if result:
-            cu.cuMemFreeHost(address)
+            with contextlib.suppress(Exception):  # the error to tell of is the one above
+                cu.cuMemFreeHost(address)
             fail(result, "cuMemHostGetDevicePointer")
         ctypes.memset(int(address), 0, PAGE_BYTES)
         page = (ctypes.c_uint32 * (PAGE_BYTES // 4)).from_address(int(address))
