@@ -66,7 +66,7 @@ def of_two_types_and_perhaps_of_none(z, x):
     if x.shape[0] > 9:
         v = x[t]
     if x.shape[0] > 9:
-        z[t] = v  # pyright: ignore[reportPossiblyUnbound]
+        z[t] = v  # pyright: ignore[reportPossiblyUnboundVariable]
     v = z[t] * 0.5  # here
     z[t] = v
     cuda.syncthreads()
@@ -149,8 +149,8 @@ def carried_in_one_region(z, x):
     for k in range(3):
         if k == 0:
             v = x[t]
-        z[t] += v  # pyright: ignore[reportPossiblyUnbound]
-        v = v * 2  # pyright: ignore[reportPossiblyUnbound]
+        z[t] += v  # pyright: ignore[reportPossiblyUnboundVariable]
+        v = v * 2  # pyright: ignore[reportPossiblyUnboundVariable]
         cuda.syncthreads()
 
 

@@ -124,7 +124,7 @@ class Calls(Instrumented):
                 arguments[name] = self._cast(arguments[name], numba_type)
         inner = self._within(function, bound, closure)
         inner._scope.parameter_types = types_of_passed
-        if closure is None:
+        if closure is None and self._translation.has_barriers(function):
             inner._scope.call = Call(self._function, node.lineno)
         star = definition.args.vararg
         if star is not None:

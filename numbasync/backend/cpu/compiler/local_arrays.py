@@ -66,7 +66,7 @@ def array_expression(
     make = program.bind(entry_points.array_at(shape, numba_type), "array")
     program.pure.add(make)
     if shared and scope.call is not None and program.array_shapes is not None:
-        place = scope.function, node.lineno, node.col_offset
+        place = scope.function, node.lineno, node.col_offset, numba_type, nbytes
         offset = _of_earlier_call(program, scope, node, program.shared_of_functions.get(place, []))
         if offset is None:
             offset = _take_shared(program, scope, arguments, numba_type, nbytes)
