@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from numbasync.device.device import Device, current_device, default_device
 from numbasync.device.policies import StreamPoolRoundRobin
+from numbasync.device.stream import Stream
 from numbasync.native import compiled
 from numbasync.ops.home import device_at
 from numbasync.ops.prerequisites import beside
@@ -42,10 +43,12 @@ class _Start:
 @compiled
 def is_started(op: Operation[Any]) -> bool:
     """Whether the device that `op` is going to run on has been used before."""
-    if op.stream is not None:
+    home = op.home  # as few calls as can be: most awaits without the core pass here
+    if home is None:
+        home = current_device()
+    elif isinstance(home, Stream):
         return True
-    device = device_at(op.home) or current_device()
-    return device is not None and device.is_started
+    return (home is not None and home.is_started) or op.stream is not None
 
 
 def starting(op: Operation[Any]) -> Generator[Any, None, None]:
