@@ -46,10 +46,11 @@ class PreparedLaunch(Public):
     )  # fmt: skip
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
-        if not hasattr(launcher, "parameters"):
+        known = getattr(launcher, "parameters", None)
+        if not known or type(values) is not tuple or len(known) != len(values):
             raise LauncherError(
-                f"a PreparedLaunch is of a kernel, not of {with_type(launcher)}: write "
-                "kernel.prepare(...)."
+                "a PreparedLaunch is of a kernel and all its arguments, not of "
+                f"{with_type(launcher)} and {with_type(values)}: write kernel.prepare(...)."
             )
         with suppress_unused_warnings(values):
             lazy = [p.name for p, v in zip(launcher.parameters, values, strict=True) if is_op(v)]
