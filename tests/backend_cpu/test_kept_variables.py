@@ -20,6 +20,7 @@ from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import UnsupportedKernelError
 from tests.backend_cpu.kernels_with_barriers import results
 
+pytestmark = pytest.mark.usefixtures("cpu")
 X = np.arange(4) * 3 + 1
 ROWS = np.arange(8.0).reshape(4, 2)
 

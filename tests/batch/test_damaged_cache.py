@@ -153,7 +153,7 @@ def test_a_private_folder_of_a_process_that_was_ended_is_removed_by_the_next(
 
     def start(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [python, "-c", PRIVATE, *arguments]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
 
     ended = start("killed")
     assert ended.returncode == -signal.SIGTERM, ended.stderr

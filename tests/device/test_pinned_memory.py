@@ -121,7 +121,7 @@ def test_the_thread_that_unlocks_pages_starts_later(monkeypatch: pytest.MonkeyPa
         del block  # nobody unlocks it yet
     other = pool.take(2**25)
     assert pool._unlocking is not None
-    assert driver.freed.get(timeout=20) == address
+    assert driver.freed.get(timeout=300) == address
     assert other.address != address
 
 

@@ -77,7 +77,7 @@ def is_counted(device: Any) -> bool:
 def end_threads(device: Any) -> None:
     """Wait until the idle threads of an engine have ended."""
     for thread in list(engine_of(device)._threads):
-        thread.join(20)
+        thread.join(300)
     assert not engine_of(device)._threads
 
 
@@ -126,10 +126,10 @@ def test_what_was_submitted_before_goes_on_with_fewer_threads(new: Any, refuse: 
 
     def hold() -> None:
         entered.set()
-        assert gate.wait(20)
+        assert gate.wait(300)
 
     first.backend.push(hold)
-    assert entered.wait(20)
+    assert entered.wait(300)
     refuse("numbasync-cpu97")
     ran: list[int] = []
     second.backend.push(lambda: ran.append(1))  # which the thread that there is will run
@@ -308,7 +308,7 @@ def test_a_runtime_without_a_loop_is_no_hang(
         await na.Runtime(device).__aenter__()
 
     with pytest.raises(OSError, match="open files"):
-        asyncio.run(asyncio.wait_for(main(), 20))
+        asyncio.run(asyncio.wait_for(main(), 300))
 
 
 def test_a_group_of_one_goes_on(device: na.Device, refuse: Refusing) -> None:

@@ -40,7 +40,9 @@ STANDARD = {
 ELSEWHERE = {
     "launch/guards.py": {"Bound"},
     "launch/axes.py": {"Bound"},
+    "launch/parts.py": {"Form"},
     "launch/store_analysis.py": {"Form"},
+    "launch/value_flow.py": {"Form"},
 }
 
 

@@ -156,7 +156,7 @@ def test_sigterm_leaves_no_temporary_folder(
     tmp_path: Path, python: str, python_env: dict[str, str]
 ) -> None:
     env = {**python_env, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([python, "-c", PROGRAM], env=env, timeout=120)
+    done = subprocess.run([python, "-c", PROGRAM], env=env, timeout=300)
     assert done.returncode == 128 + signal.SIGTERM
     assert os.listdir(tmp_path) == []
 

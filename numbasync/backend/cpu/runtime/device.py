@@ -20,11 +20,12 @@ from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.runtime import choose_engine, workers
 from numbasync.backend.cpu.runtime.array import CpuArray, CpuTensorMap
+from numbasync.backend.cpu.runtime.events import CpuEvent
 from numbasync.backend.cpu.runtime.export_array import CpuExport
 from numbasync.backend.cpu.runtime.graph import CpuGraph
 from numbasync.backend.cpu.runtime.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
 from numbasync.backend.cpu.runtime.seeded import stepping
-from numbasync.backend.cpu.runtime.streams import CpuEvent, CpuStream
+from numbasync.backend.cpu.runtime.streams import CpuStream
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import Checks, Command, CompletionPath, Formula, Peaks, counters
 from numbasync.errors import DeviceMismatchError, DTypeError, OutOfDeviceMemoryError

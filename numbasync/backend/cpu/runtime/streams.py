@@ -1,4 +1,4 @@
-"""Streams and events of the CPU device: queues of work, sequence numbers and blockers."""
+"""Streams of the CPU device: queues of work, sequence numbers and blockers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from numbasync.backend.cpu.protocols import Numbered
 from numbasync.backend.cpu.runtime import tasks
+from numbasync.backend.cpu.runtime.events import CpuEvent
 from numbasync.backend.cpu.runtime.workers import (
     Blocker,
     Engine,
@@ -27,40 +28,6 @@ from numbasync.native import compiled, known
 if TYPE_CHECKING:
     from numbasync.backend.cpu.runtime.array import CpuArray
     from numbasync.backend.cpu.runtime.graph import CpuGraph
-
-
-class CpuEvent:
-    """A recorded point in a stream. An event never recorded counts as passed, as in CUDA."""
-
-    def __init__(self) -> None:
-        self.reached = Blocker(is_open=True)
-
-    @property
-    def time_ns(self) -> int | None:
-        """When the recorded point was passed; None: it was not."""
-        return self.reached.time_ns
-
-    def query(self) -> bool:
-        return self.reached.open
-
-    def synchronize(self) -> None:
-        reached = self.reached
-        wait_for(lambda: reached.open)
-
-    def notify(self, call: Callable[[], None]) -> None:
-        with state:
-            if not self.reached.open:
-                self.reached.calls.append(call)
-                return
-        call()
-
-    def elapsed_ms(self, later: CpuEvent) -> float:
-        if self.time_ns is None or later.time_ns is None:
-            raise StateError(
-                "elapsed_ms needs two events that were recorded and have been passed.\n"
-                "Await both, or call synchronize() on the later one, first."
-            )
-        return (later.time_ns - self.time_ns) / 1e6
 
 
 STOPPED = (
@@ -396,7 +363,7 @@ class CpuStream:
             for waker in due:
                 waker.notify()
 
-    def go_on(self) -> bool:
+    def resume(self) -> bool:
         """Schedule the stream if it has entries, unless it is parked. The caller holds `state`, and
         no thread runs the stream. False: none can be started, and the caller owns the stream.
         """
@@ -412,5 +379,5 @@ class CpuStream:
     def start_over(self) -> None:
         """In a forked child, reschedule the stream, which no thread runs, unless it is parked."""
         self._doorbells = []
-        if not self.go_on():
+        if not self.resume():
             self.engine.keep_ready(self)

@@ -292,7 +292,7 @@ class Engine:
         """Let the drawn stream go on, if there is one; also one that ^C has kept from it."""
         with state:
             stream = self.drawn
-            has_thread = stream is None or stream.go_on()
+            has_thread = stream is None or stream.resume()
             self.drawn = None
             changed.notify_all()
         if stream is not None and not has_thread:
