@@ -77,11 +77,11 @@ def test_integers_are_exact_to_their_last_bit(device: na.Device) -> None:
     for first, dtype in ((2**64, np.uint64), (-(2**63) - 1, np.int64), (2**64, "?")):
         with pytest.raises(DTypeError, match=r"start of arange is -?\d+, .*from -2\*\*63 to 2"):
             na.arange(first, first + 2, dtype=dtype)
-    bounds: Any
-    for bounds in ((10**400, 10**400 + 2), (0, 10**400), (0, 1, 10**400)):
+    large = 10**400
+    for start, stop, by in ((large, large + 2, 1), (0, large, 1), (0, 1, large)):
         for dtype in (np.int64, np.float64):
             with pytest.raises(DTypeError, match="arange is <an integer of about 400 d.*float64"):
-                na.arange(*bounds, dtype=dtype)
+                na.arange(start, stop, by, dtype)
     with pytest.raises(ShapeError, match=r"count of linspace is \(2, 3\): write a whole number"):
         na.linspace(0, 1, (2, 3))  # type: ignore[arg-type]
 
