@@ -15,26 +15,23 @@ from types import TracebackType
 from typing import Any
 
 from numbasync import backend as backends
-from numbasync.arguments import check_whole, shown, with_type
+from numbasync.arguments import check_whole, with_type
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
 from numbasync.device.event import Event, EventPool
 from numbasync.device.limit_scope import InFlight as InFlight
 from numbasync.device.limit_scope import Limit, limits_here
-from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin
+from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin, as_policy
 from numbasync.device.scoped import scoped
 from numbasync.device.staging_ring import Ring
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream, take_idle
-from numbasync.device.submission import Submission
+from numbasync.device.submission import Submission, name_suspects
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.fork import in_child
 from numbasync.native import core, known, new_lock
 from numbasync.public import Public
-
-MOST_SUSPECTS = 16  # submissions that the message of a fault names
-
 
 MOST_PRIORITY = 2**31 - 1  # a driver takes 32 bits, and the nearest priority that it has
 
@@ -160,13 +157,7 @@ class Device(Public):
 
     @policy.setter
     def policy(self, policy: SchedulingPolicy) -> None:
-        policy = streams.of_another_library(policy, None) or policy
-        if not hasattr(policy, "next_stream") or isinstance(policy, type):
-            raise CallerError(
-                f"a policy has next_stream(), which {shown(policy)} has not; write "
-                "device.policy = na.StreamPoolRoundRobin(device), say."
-            )
-        self._policy = policy
+        self._policy = as_policy(policy)
 
     def synchronize(self) -> None:
         """Block the thread until every stream of this device is idle.
@@ -296,10 +287,7 @@ class Device(Public):
             running = [submission for stream in streams for submission in stream.at_work()]
             if building is not None and building.launched:
                 running.append(building)
-            suspects = [s.described for s in running[:MOST_SUSPECTS]]
-            if suspects:
-                title = "At work then was" if len(suspects) == 1 else "At work then was one of"
-                fault.args = ("\n  ".join([f"{fault}\n{title}:", *suspects]),)
+            name_suspects(fault, running)
             self.lost, self._lost_trace = fault, fault.__traceback__
         for stream in streams:
             stream.break_with(fault)

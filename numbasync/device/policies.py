@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from numbasync.arguments import check_whole, shown
+from numbasync.device import stream as streams
 from numbasync.device.stream import Stream, check_source
 from numbasync.errors import CallerError
 from numbasync.native import known
@@ -33,6 +34,21 @@ class SchedulingPolicy(Protocol):
     def next_stream(self) -> Stream:
         """The stream for the next operation."""
         ...
+
+
+def as_policy(value: Any) -> SchedulingPolicy:
+    """`value` as a policy; another library's stream is converted.
+
+    Raises:
+        CallerError: it is no policy.
+    """
+    policy = streams.of_another_library(value, None) or value
+    if not hasattr(policy, "next_stream") or isinstance(policy, type):
+        raise CallerError(
+            f"a policy has next_stream(), which {shown(policy)} has not; write "
+            "device.policy = na.StreamPoolRoundRobin(device), say."
+        )
+    return cast("SchedulingPolicy", policy)
 
 
 def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:

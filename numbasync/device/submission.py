@@ -6,7 +6,7 @@ touch, until the stream's completion counter has passed the submission's sequenc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from numbasync.native import known
 
 if TYPE_CHECKING:
     from numbasync.device.stream import Stream
+
+MOST_SUSPECTS = 16  # submissions that the message of a fault names
 
 
 @known
@@ -148,3 +150,11 @@ def locate(error: BaseException, submission: Submission) -> None:
         error.args = (f"{error.args[0]}\n{where}",)
     else:
         error.add_note(where)
+
+
+def name_suspects(fault: BaseException, running: Sequence[Submission]) -> None:
+    """Add the submissions that were running to the message of a fault, which one of them caused."""
+    suspects = [submission.described for submission in running[:MOST_SUSPECTS]]
+    if suspects:
+        title = "At work then was" if len(suspects) == 1 else "At work then was one of"
+        fault.args = ("\n  ".join([f"{fault}\n{title}:", *suspects]),)

@@ -26,7 +26,7 @@ from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceMismatchError, GraphUpdateError
 from numbasync.graphs.buffer_leases import AttachedGraph
 from numbasync.graphs.recorder import Recording, recorded_of
-from numbasync.graphs.recording import Recorded, Step, missing_edge
+from numbasync.graphs.recording import Recorded, check_edges
 from numbasync.graphs.replay_ops import GraphLaunch, Replay
 from numbasync.graphs.scope import Scope
 from numbasync.graphs.topology import (
@@ -224,7 +224,7 @@ class CudaGraph(Public, Generic[T]):
         command = Command("launch", new.command.operands, new.command.name, old.command.after)
         new_steps = list(steps)
         new_steps[position] = replace(new, command=command)
-        self._check_edges(new_steps)
+        check_edges(new_steps)
         with self.device.submit_lock:
             self._backend.change(position, command)
             self._replace(Recorded(
@@ -264,17 +264,6 @@ class CudaGraph(Public, Generic[T]):
         """
         self._hold(recorded)
         self._updates += 1
-
-    def _check_edges(self, steps: list[Step]) -> None:
-        """Refuse arguments that make two nodes conflict which no edge orders."""
-        missing = missing_edge(steps)
-        if missing is not None:
-            raise GraphUpdateError(
-                "with these arguments node {1} must start after node {0}, since both use a buffer "
-                "and one writes it, and the graph does not say so: capture it again.".format(
-                    *missing
-                )
-            )
 
     # --- inspection ---
 

@@ -12,7 +12,7 @@ from numbasync.backend.protocols import Command
 from numbasync.device.ordering import is_strict
 from numbasync.device.storage import Storage
 from numbasync.device.submission import Submission
-from numbasync.errors import AccessConflictError
+from numbasync.errors import AccessConflictError, GraphUpdateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,18 @@ class Order:
             self.readers.setdefault(storage, []).append(position)
 
 
-def missing_edge(steps: Sequence[Step]) -> tuple[int, int] | None:
-    """The positions of two unordered commands that use one buffer, which one writes; or None."""
+def check_edges(steps: Sequence[Step]) -> None:
+    """Refuse arguments that make two nodes conflict which no edge orders.
+
+    Raises:
+        GraphUpdateError: two unordered commands use one buffer, which one of them writes.
+    """
     order = Order()
     for position, step in enumerate(steps):
         earlier = order.unordered(step)
         if earlier is not None:
-            return earlier, position
+            raise GraphUpdateError(
+                f"with these arguments node {position} must start after node {earlier}, since both "
+                "use a buffer and one writes it, and the graph does not say so: capture it again."
+            )
         order.add(step)
-    return None

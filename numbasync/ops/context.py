@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -34,10 +34,9 @@ from numbasync.errors import (
 from numbasync.native import known
 from numbasync.ops.backpressure import Admission, Capacity, is_limited
 from numbasync.ops.home import how_to_run_on
+from numbasync.ops.host_copies import HostCopyBack, HostReading
 from numbasync.ops.try_enqueue import Enqueueable
 from numbasync.public import Public
-
-T = TypeVar("T")
 
 
 def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> Storage:
@@ -54,29 +53,6 @@ def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> 
         device.ask()
         pool.trim()
         return pool.allocate(nbytes, stream.backend)
-
-
-class HostReading(Protocol):
-    """The copy of a caller's array to memory that the caller cannot change."""
-
-    is_shared: bool  # other operations use the same copy
-
-    def run(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class HostCopyBack(Protocol):
-    """The last part of a download: from pinned memory, after the device, to the caller's array."""
-
-    @property
-    def is_pending(self) -> bool: ...
-
-    def detach(self) -> None: ...
-
-    def run(self) -> None: ...
-
-    def wait(self) -> Generator[Any, None, None]: ...
 
 
 @known

@@ -24,8 +24,9 @@ from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, OperationError, ReentrancyError, StateError
 from numbasync.ops import submission_queue
 from numbasync.ops.backpressure import Admission, is_limited
-from numbasync.ops.context import Context, HostCopyBack
+from numbasync.ops.context import Context
 from numbasync.ops.enqueue import admitted, context_for, named, try_enqueue
+from numbasync.ops.host_copies import HostCopyBack
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import OneShotEvent, exclusive
 

@@ -41,7 +41,9 @@ class Partition(Public):
                 f"a Partition is of a tensor, not {with_type(tensor)}: write t.partition(tile)."
             )
         self.tile = _check_tile(tile, shape)
-        self.grid = tuple(-(-n // t) for n, t in zip(shape, self.tile, strict=True))
+        self.grid: tuple[int, ...] = tuple(
+            -(-n // t) for n, t in zip(shape, self.tile, strict=True)
+        )
         self.exact = exact if type(exact) is bool else check_bool(exact, "exact of a Partition")
         self.blocks: int | None = None
         self._fingerprint = -1

@@ -29,7 +29,7 @@ def run(device: na.Device, examples: int, *phases: Phase, begin: int | None = No
     run_state_machine_as_test(
         programs if begin is None else seed(begin)(programs),
         settings=settings(
-            max_examples=examples, stateful_step_count=20, deadline=None, database=None,
+            max_examples=examples, stateful_step_count=20, database=None,
             suppress_health_check=CHECKS, phases=phases or tuple(Phase), report_multiple_bugs=False,
         ),
     )  # fmt: skip

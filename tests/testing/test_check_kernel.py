@@ -259,7 +259,10 @@ def test_calls_that_cannot_be_meant(
 def test_tensors_are_no_arguments(device: na.Device) -> None:
     z = na.zeros(4).sync()
     for given in (z, z.partition(2)):
-        with pytest.raises(CallerError, match="x is <.*<Tensor.*; pass NumPy arrays|x is <Tensor.*>; pass NumPy arrays"):
+        with pytest.raises(
+            CallerError,
+            match="x is <.*Tensor .*; pass NumPy arrays",
+        ):
             check_kernel(saxpy, [X, 1.0, given], _anything)
 
 
