@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -56,12 +57,14 @@ class Interrupt:
     Attributes:
         count: the bytecodes that were counted.
         where: the line at which it was raised; None: the call ended before.
+        was_in_finaliser: it was raised in a `__del__`, or in what that calls.
     """
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.count = 0
         self.where: str | None = None
+        self.was_in_finaliser = False
 
     def run(self, call: Callable[[], Any]) -> Any:
         """`call()`, interrupted."""
@@ -86,6 +89,7 @@ class Interrupt:
             return self._step
         if self.count == self.at:
             self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno} at {frame.f_lasti}"
+            self.was_in_finaliser = any(f.f_code.co_name == "__del__" for f, _ in walk_stack(frame))
             raise KeyboardInterrupt
         self.count += 1
         return self._step

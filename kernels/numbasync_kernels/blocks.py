@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any
 
 from numba import cuda, int64, uint32
-
-import numbasync as na
-
-P = ParamSpec("P")
-
-
-def cut_by(*tile: int | None) -> Callable[[na.Launcher[P]], na.Launcher[P]]:
-    """Let a launcher cut outputs that are passed whole by `tile`; None is all of an axis. Its
-    kernel must count its blocks through the grid, x first: too many for y or z lie in a row.
-    """
-
-    def cutting(launcher: na.Launcher[P]) -> na.Launcher[P]:
-        launcher.planner.tile = tile
-        return launcher
-
-    return cutting
 
 
 @cuda.jit(device=True)

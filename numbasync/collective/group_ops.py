@@ -26,7 +26,7 @@ from numbasync.errors import (
     ShapeError,
 )
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home
+from numbasync.ops.home import Home, how_to_run_on
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.tensor import Tensor
@@ -60,7 +60,7 @@ class GroupOp(DeviceOp[Any]):
             with the backend's stream and the handles of both tensors.
 
     Raises:
-        DeviceMismatchError: the tensor is not on the channel's device.
+        DeviceMismatchError: the tensor, or when it runs the stream, is not on the channel's device.
     """
 
     unordered = True  # other operations go on while this one waits for other processes
@@ -88,12 +88,18 @@ class GroupOp(DeviceOp[Any]):
 
     @property
     def home(self) -> Home:
-        return self._channel.device if self._tensor is None else self._tensor.device
+        return self._channel.device
 
     def steps(self, ctx: Context) -> Steps[Any]:
         if ctx.records:
             raise NotAGraphNodeError(f"{self} waits for other processes, which no replay can do.")
         channel = self._channel
+        if ctx.device is not channel.device:
+            home, here = channel.device.label, ctx.device.label
+            raise DeviceMismatchError(
+                f"{self} goes to {here}, but the communicator is of {home}.\n"
+                f"{how_to_run_on(home, here)}"
+            )
         if not channel.is_connected:
             yield channel.later(channel.connect)
         library = channel.by_library

@@ -18,6 +18,26 @@ def know_memory(known_specs, array_class, large, counting):
     specs, ndarray, LARGE, counters = known_specs, array_class, large, counting
 
 
+cdef object is_filled_by_python = None
+cdef object bytes_dtype = None
+
+
+def know_unfilled(python_is_filled, dtype):
+    """Note `unfilled.is_filled`, and the dtype of the memory of downloads."""
+    global is_filled_by_python, bytes_dtype
+    is_filled_by_python, bytes_dtype = python_is_filled, dtype
+
+
+cdef inline bint may_be_read(object array, object submission) except -1:
+    """`unfilled.is_filled`: only Python looks for who is still to fill the array."""
+    cdef object base = array.base
+    if holds(submission, at_after, None) and holds(submission, at_dependencies, None) and (
+        base is None or (type(base) is ndarray and base.dtype is not bytes_dtype)
+    ):
+        return True
+    return is_filled_by_python(array, submission)
+
+
 cdef inline object new_op(int cls):
     """A `SimpleOp` of the Python code that is running."""
     cdef PyFrameObject* frame = PyEval_GetFrame()

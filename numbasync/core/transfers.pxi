@@ -99,6 +99,8 @@ cdef object enqueue_upload(object self, object submission, object pool):
     block = get(get(stream, at_device), at_device_backend).host_block(nbytes)
     if block is None:
         return False
+    if not may_be_read(array, submission):
+        return False
     tensor = allocated(self, submission, pool)
     if tensor is None:
         return False

@@ -161,6 +161,11 @@ class Progress:
         """Whether the submission was committed: it is in flight, or done."""
         return submission.done or submission in self._in_flight
 
+    @property
+    def submissions(self) -> tuple[Submission, ...]:
+        """The submissions in flight, in order."""
+        return tuple(self._in_flight.copy())  # a copy is made at once; other threads go on
+
     # --- faults ---
 
     @property

@@ -218,7 +218,7 @@ class Launch(DeviceOp[LaunchResult]):
             yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
         if uploads and not plan.empty:
             named_uploads = ((launcher.parameters[i].name, array) for i, array in uploads)
-            check_settled(launcher.name, named_uploads)
+            check_settled(launcher.name, named_uploads, ctx.submission)
         if not plan.empty:
             if bound.sources:
                 order(ctx, *bound.sources)

@@ -28,6 +28,7 @@ from numbasync.launch.configured import CallSignature, Configured, P, is_plain
 from numbasync.launch.explain import explain
 from numbasync.launch.explanation import Explanation
 from numbasync.launch.fast_path import DESCRIBED, FastCall, Kinds
+from numbasync.launch.own_tiles import OwnTile, check_own_tile
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
     DEFAULT,
@@ -38,7 +39,7 @@ from numbasync.launch.plan import (
     in_order,
     whole_bytes,
 )
-from numbasync.launch.preconditions import Precondition
+from numbasync.launch.preconditions import conditions
 from numbasync.launch.prepared import PreparedLaunch
 from numbasync.launch.result import ResultType, register_reducers, result_type
 from numbasync.launch.token import Tokenized
@@ -86,6 +87,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         elements: int | None = None,
         cluster: int | tuple[int, ...] | None = None,
         move_inputs: bool = False,
+        tile: OwnTile | int | None = None,
         result: ResultType | None = None,
     ) -> None:
         if not hasattr(dispatcher, "py_func"):
@@ -117,25 +119,19 @@ class Launcher(Public, Tokenized, Generic[P]):
         self._forms: dict[Kinds, FastCall | None] = {}
         self._latest: Any = None  # of the core: its fast call of the latest call
         self._configured = Memo[Any, Configured[P]](MOST_CONFIGURED)
-        if isinstance(preconditions, str):
-            raise LauncherError(
-                f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
-                f"preconditions=[{shown(preconditions)}]."
-            )
-        self.preconditions = tuple(Precondition(t, self.name, names) for t in preconditions)
+        self.preconditions = conditions(preconditions, self.name, names)
         block: int | Dim3 | None = None
         if threads is not None:
             extents = grids.dim3(threads, "threads=", self.name)
             block = extents if isinstance(threads, tuple) else extents[0]
-        coarse_kernels = CoarseKernels(dispatcher, elements, may_alias)
-        coarse_kernels.check(self.name)
-        checked_axes = grids.check_axes(axes, self.name)
-        self.planner = Planner(
-            dispatcher, self.parameters, block, checked_axes, coarse_kernels, blocks
-        )
+        coarse = CoarseKernels(dispatcher, elements, may_alias)
+        coarse.check(self.name)
+        order = grids.check_axes(axes, self.name)
+        own = check_own_tile(tile, axes, self.parameters, self.name)
+        self.planner = Planner(dispatcher, self.parameters, block, order, coarse, blocks, own)
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        recipe = (given, threads, axes, texts, may_alias, elements, cluster, move_inputs)
+        recipe = given, threads, axes, texts, may_alias, elements, cluster, move_inputs, tile
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
         _launchers[cls] = self
@@ -322,8 +318,8 @@ _unpickled: deque[Launcher] = deque(maxlen=32)
 def _launcher_of(result: ResultType) -> Launcher:
     unpickled = _launchers.get(result)
     if unpickled is None:
-        recipe: tuple[Any, Any, Any, Any, Any, Any, Any, Any] = result._made_of
-        unpickled = Launcher(*recipe, result)
+        recipe: Any = (*result._made_of, result)
+        unpickled = Launcher(*recipe)
         _unpickled.append(unpickled)
     return unpickled
 
@@ -340,6 +336,7 @@ def launcher(
     elements: int | None = None,
     cluster: int | tuple[int, ...] | None = None,
     move_inputs: bool = False,
+    tile: tuple[int | None, ...] | int | None = None,
     **jit_options: Any,
 ) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
 def launcher(
@@ -353,6 +350,7 @@ def launcher(
     elements: int | None = None,
     cluster: int | tuple[int, ...] | None = None,
     move_inputs: bool = False,
+    tile: tuple[int | None, ...] | int | None = None,
     **jit_options: Any,
 ) -> Any:
     """Turn a kernel into a function that returns lazy operations.
@@ -373,6 +371,9 @@ def launcher(
             (2, 1, 1), 8 in all at most. Grids are multiples of it.
         move_inputs: copy inputs that are on other devices to the device of the outputs, at each
             call, as `na.to_device` does; else such a call is refused.
+        tile: of an output that is passed whole, what a block computes: an extent for each axis,
+            or None for all of it. The kernel counts its blocks, x first: those that are too many
+            for y or z lie in a row.
 
     Raises:
         LauncherError: the annotations contradict the kernel's code, or the object is not a kernel.
@@ -392,7 +393,7 @@ def launcher(
             )
         check_kernel(kernel)
         return Launcher(
-            kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs
+            kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs, tile
         )
 
     return decorate if function is None else decorate(function)

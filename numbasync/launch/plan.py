@@ -87,13 +87,14 @@ class Planner:
         axes: tuple[int, ...] | None,
         coarse_kernels: CoarseKernels,
         cluster: Dim3 = ONE_BLOCK,
+        tile: OwnTile | None = None,
     ) -> None:
         self.kernel = Kernel(dispatcher)
         self.coarse_kernels = coarse_kernels
         self._parameters = parameters
         self._threads = threads
         self.axes = axes
-        self.tile: OwnTile | None = None
+        self.tile = tile
         self._cluster = cluster
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
         self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
@@ -242,8 +243,8 @@ class Planner:
         shape = arrays[outputs[0]].shape if outputs else None
         threads = config.block if config.elements is not None and config.block else self._threads
         tile, is_open = self.tile, config.grid is None and config.elements is None
-        if tile and is_open and not partitions and shape and len(shape) == len(tile):
-            config = replace(config, grid=grid_of(shape, tile, self.axes))
+        if tile and is_open and not partitions and shape is not None:
+            config = replace(config, grid=grid_of(shape, tile, self.axes, self.kernel.name))
         return grids.Request(
             self.kernel.name, partitions, shape, config.grid, config.block,
             threads, self.axes, config.elements, *self._place(arrays, config),

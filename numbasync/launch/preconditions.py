@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from numbasync.arguments import shown
@@ -71,6 +71,20 @@ class Precondition:
                 f"kernel {self._kernel}: the precondition {self.text!r} does not hold: "
                 f"{_show(env)}."
             )
+
+
+def conditions(texts: Iterable[str], kernel: str, names: Sequence[str]) -> tuple[Precondition, ...]:
+    """The `preconditions=` of a launcher whose parameters have these names.
+
+    Raises:
+        LauncherError: `texts` is one text, or one of them is no condition on the parameters.
+    """
+    if isinstance(texts, str):
+        raise LauncherError(
+            f"kernel {kernel}: preconditions= is a list of conditions, not one text; write "
+            f"preconditions=[{shown(texts)}]."
+        )
+    return tuple(Precondition(text, kernel, names) for text in texts)
 
 
 def _show(env: Mapping[str, Any]) -> str:

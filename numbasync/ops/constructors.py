@@ -58,7 +58,9 @@ class Value(Leaf[T]):
         return home_of(self._value)
 
     def home_of_element(self, index: int) -> Home:
-        return home_of(self._value[index]) if isinstance(self._value, tuple) else None
+        value = self._value
+        is_selected = isinstance(value, tuple) and -len(value) <= index < len(value)
+        return home_of(value[index] if is_selected else value)  # type: ignore[index]
 
     def enqueue(self, ctx: Context) -> T:
         return self._value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from numbasync.device.device import Device
@@ -13,8 +13,8 @@ Home = Device | Stream | None
 
 
 def home_of(value: Any) -> Home:
-    """The home of an operation, the device of a tensor or of a partition; of a tuple or list, the
-    first that there is. None of anything else.
+    """The home of an operation, the device of a tensor or of a partition; of a tuple or list, that
+    of its values. None of anything else.
     """
     if isinstance(value, tuple | list):
         return first_home(value)
@@ -23,8 +23,34 @@ def home_of(value: Any) -> Home:
 
 
 def first_home(values: Iterable[Any]) -> Home:
-    """The home of the first of the values that has one."""
-    return next((home for value in values if (home := home_of(value)) is not None), None)
+    """The home of the first of the values that has one; the stream of a later one, a graph's, if it
+    is of that device.
+    """
+    first: Home = None
+    for value in _flat(values):
+        home = home_of(value)
+        if isinstance(home, Stream) and first in (None, home.device):
+            return home
+        first = first or home
+    return first
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, also those in tuples and lists. Without recursion: a value of the program may be
+    nested as deep as it likes, and a list may hold itself.
+    """
+    pending = [iter(values)]
+    seen = set[int]()
+    while pending:
+        for value in pending[-1]:
+            if not isinstance(value, tuple | list):
+                yield value
+            elif id(value) not in seen:
+                seen.add(id(value))
+                pending.append(iter(value))
+                break
+        else:
+            pending.pop()
 
 
 def device_at(home: Home) -> Device | None:

@@ -56,7 +56,11 @@ class SharedRun(Generic[T]):
         if runner is not None:
             return runner.device
         value = self._value
-        is_selected = element is not None and isinstance(value, tuple) and element < len(value)
+        is_selected = (
+            element is not None
+            and isinstance(value, tuple)
+            and -len(value) <= element < len(value)
+        )
         return home_of(value[element] if is_selected else value)
 
     def __reduce__(self) -> Recipe:

@@ -7,6 +7,7 @@ generators, which yield the prerequisites that the operation waits for before it
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from numbasync.ops.shared_run import Steps
 from numbasync.tensors.parallel_copy import copying
 from numbasync.tensors.pinned import direct, sharing
 from numbasync.tensors.staging import HostStaging, StagedCopyBack, Staging, held, is_large, read
+from numbasync.tensors.unfilled import check_filled
 
 if TYPE_CHECKING:
     from numbasync.tensors.array import DeviceArray
@@ -46,6 +48,18 @@ def order(ctx: Context, *tensors: DeviceArray) -> None:
             ctx.order(tensor.source)
 
 
+def check_here(ctx: Context, *tensors: DeviceArray) -> None:
+    """Refuse tensors of another device before the backend, which knows its own arrays only.
+
+    Raises:
+        DeviceMismatchError: a tensor is of another device than the context.
+    """
+    for tensor in tensors:
+        storage = tensor.storage
+        if storage.pool.device not in (None, ctx.device.backend):
+            ctx.read(storage, tensor)
+
+
 def written(ctx: Context, dst: DeviceArray, is_new: bool) -> None:
     """Record a write of `dst`, or only keep it alive, if no other operation knows its memory."""
     if is_new:
@@ -61,6 +75,8 @@ def upload(ctx: Context, dst: DeviceArray, array: HostArray) -> None:
     """
     if dst.size:
         pinned_storage = direct(array)
+        if pinned_storage is None and not ctx.records:
+            check_filled(array, ctx.submission)
         source = stage(ctx, array) if pinned_storage is None else array
         order(ctx, dst)
         with ctx.device.submit_lock, nullcontext() if pinned_storage is None else sharing:
@@ -75,11 +91,13 @@ def upload_new(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
     if not is_large(array) or direct(array) is not None or ctx.records:
         upload(ctx, dst, array)
     else:
+        check_filled(array, ctx.submission)
         yield from read(ctx, Staging(ctx, dst.storage, array).reading)
 
 
 def upload_at_once(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
     """`upload` of a large array by one device copy: the whole array is staged first."""
+    check_filled(array, ctx.submission)
     staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
     yield from read(ctx, HostStaging(copying(staged, array)))
     order(ctx, dst)
@@ -96,6 +114,7 @@ def copy(ctx: Context, dst: DeviceArray, src: DeviceArray, is_new: bool = False)
     """
     if dst.size == 0:
         return
+    check_here(ctx, src, dst)
     prerequisite = ctx.device.backend.copy_needs(dst.handle, src.handle)
     if prerequisite is not None:
         yield prerequisite
@@ -116,6 +135,7 @@ def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
     """`upload` into a tensor of any layout."""
     if dst.size == 0:
         return
+    check_here(ctx, dst)
     large = is_large(array) and direct(array) is None and not ctx.records
     reached = ctx.device.backend.reaches(dst.handle)
     if reached and not (large and dst.is_contiguous):
@@ -163,6 +183,7 @@ def download(ctx: Context, src: DeviceArray, out: HostArray | None = None) -> St
     """
     if src.size == 0:
         return np.empty(src.shape, src.dtype) if out is None else out
+    check_here(ctx, src)
     if not ctx.device.backend.reaches(src.handle):
         yield from ctx.room(src.nbytes)
         packed = type(src).allocate(ctx, src.shape, src.dtype, scratch=True)
@@ -183,12 +204,11 @@ def download(ctx: Context, src: DeviceArray, out: HostArray | None = None) -> St
         ctx.queue.download(staged, src.handle)
     if out is None:
         return staged
-    target = out
-    if not is_large(target):
-        ctx.submission.on_complete(lambda: np.copyto(target, staged))
+    if not is_large(out):
+        ctx.submission.on_complete(partial(np.copyto, out, staged))
         return out
     # A child context is never awaited itself: other operations may wait for it, too.
-    copy_back = StagedCopyBack(target, staged, ctx.awaited)
+    copy_back = StagedCopyBack(out, staged, ctx.awaited)
     ctx.copy_backs += (copy_back,)
     ctx.submission.on_complete(copy_back.settle)
     return out

@@ -151,9 +151,11 @@ def arange(
         DTypeError: a bound or the step is no real number.
     """
     element_dtype = layout.check_dtype(dtype)
-    first, last = (0, start) if stop is None else (start, stop)
-    for name, bound in (("start", first), ("stop", last), ("step", step)):
+    bounds = {"start": 0, "stop": start} if stop is None else {"start": start, "stop": stop}
+    for name, bound in (*bounds.items(), ("step", step)):
         check_number(bound, f"{name} of arange", DTypeError)
+    # Python's integers are exact; differences of NumPy's narrow ones wrap around.
+    first, last, step = (_as_python(value) for value in (*bounds.values(), step))
     if step == 0:
         raise ShapeError("arange with a step of 0 has no end; write a step that is not 0.")
     try:
@@ -169,13 +171,18 @@ def arange(
         ) from None
 
     spec = ArraySpec((count,), element_dtype)
-    are_whole = isinstance(first, Integral) and isinstance(step, Integral)
-    if are_whole and not layout.is_float(element_dtype) and -(2**63) <= first <= BITS:
-        return Computed(spec, Integers(int(first), int(step)), "arange")
-    try:
-        return Computed(spec, Floats(float(first), float(step)), "arange")
-    except OverflowError:
-        raise DTypeError(f"arange from {first!r:.60}: no element can be as large.") from None
+    if isinstance(first, int) and isinstance(step, int) and not layout.is_float(element_dtype):
+        if not -(2**63) <= first <= BITS:
+            raise DTypeError(
+                f"start of arange is {shown(first)}, which no dtype of integers holds: write one "
+                "from -2**63 to 2**64 - 1, or a dtype such as np.float64."
+            )
+        return Computed(spec, Integers(first, step), "arange")
+    return Computed(spec, Floats(float(first), float(step)), "arange")
+
+
+def _as_python(value: Any) -> Any:
+    return int(value) if isinstance(value, Integral) else value
 
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -249,13 +256,7 @@ def randn(
     check_number(mean, "mean of randn", DTypeError)
     check_number(std, "std of randn", DTypeError)
     spec = ArraySpec(layout.check_shape(shape), element_dtype)
-    try:
-        formula = Normal(_key(seed), float(mean), float(std))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(
-            f"randn with mean={mean!r:.60} and std={std!r:.60}: {error}; write numbers."
-        ) from None
-    return Computed(spec, formula, "randn")
+    return Computed(spec, Normal(_key(seed), float(mean), float(std)), "randn")
 
 
 def _key(seed: int | None) -> Key:

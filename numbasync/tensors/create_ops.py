@@ -35,6 +35,7 @@ from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor
+from numbasync.tensors.unfilled import is_filled
 
 NOT_WORTH_COMPILING = 1 << 14  # bytes that the host computes, and uploads, in less time
 MOST = 64  # elements that are memoised; a program has few constants
@@ -193,6 +194,8 @@ class FromHost(Made):
         device = stream.device
         block = device.backend.host_block(spec.nbytes)
         if block is None or self._array.shape != spec.shape:
+            return False
+        if not is_filled(self._array, submission):
             return False
         storage = (pool or stream.device.pool).reuse(spec.nbytes)
         if storage is None:

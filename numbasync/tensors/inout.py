@@ -19,8 +19,7 @@ from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.pinned import direct
 from numbasync.tensors.tensor import Tensor
-
-MOST_WORK = 10_000  # limit of NumPy's search for an element that two arrays share
+from numbasync.tensors.unfilled import check_filled, overlap
 
 
 class InOut:
@@ -105,14 +104,6 @@ _written: list[tuple[HostArray, Submission, tuple[Any, ...]]] = []
 _lock = threading.Lock()
 
 
-def overlap(a: HostArray, b: HostArray) -> bool:
-    """Whether two arrays have an element in common; True if the search would take too long."""
-    try:
-        return np.shares_memory(a, b, max_work=MOST_WORK)  # type: ignore[arg-type]  # stub's error
-    except np.exceptions.TooHardError:
-        return True
-
-
 def check_apart(
     kernel: str, outputs: Sequence[tuple[str, HostArray]], others: Iterable[tuple[str, HostArray]]
 ) -> None:
@@ -132,12 +123,19 @@ def check_apart(
         seen.append((name, array))
 
 
-def check_settled(kernel: str, arrays: Iterable[tuple[str, HostArray]]) -> None:
-    """Refuse to upload an array that an operation in flight is still going to write.
+def check_settled(
+    kernel: str, arrays: Iterable[tuple[str, HostArray]], submission: Submission
+) -> None:
+    """Refuse to upload an array that an operation in flight is still going to write, or one that
+    the launch, which belongs to `submission`, comes too early for.
 
     Raises:
         StateError: such an operation exists; the caller must await it first.
     """
+    arrays = list(arrays)
+    for name, array in arrays:
+        if direct(array) is None:
+            check_filled(array, submission, f"kernel {kernel}: {name}")
     if not _written:
         return
     with _lock:

@@ -86,6 +86,7 @@ class StagedCopyBack:
     """
 
     def __init__(self, dst: HostArray, src: HostArray, awaited: bool) -> None:
+        self.target = dst
         self._work = parallel_copy.copying(dst, src)
         self._awaited = awaited
         self._there = False

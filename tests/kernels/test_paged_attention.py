@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,6 +97,23 @@ async def test_tensor_cores(device: na.Device) -> None:
         await attention_decode.launch(kernel, 1, out, *tensors, scale=32**-0.5)
         away = np.abs(await out.to_host() - given.reference())
         assert (away <= given.bound(2.0**-11)).all(), (queries, away.max())
+
+
+async def test_more_rows_a_key_than_blocks_along_y(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, dtypes = 65_535, [np.float32, np.float16]  # on every GPU
+    if device.kind == "cpu":  # which is slower, most of all with tensor cores, and checks any limit
+        most, dtypes = 3, [np.float32]
+        limits = replace(device.limits, max_grid=(2**31 - 1, most, most))
+        monkeypatch.setattr(device, "limits", limits)
+    heads = 16 * most + 1  # of 16 rows a block
+    for dtype in dtypes:
+        given = cached((heads, 32), 1, 1, dtype, (1,))
+        tensors = given.tensors()
+        out = await nn.paged_attention(await na.full(given.q.shape, np.nan, dtype), *tensors)
+        only = given.value_pages[given.page_table[0, 0], 0]  # each head's weight is 1
+        np.testing.assert_array_equal(await out.to_host(), np.broadcast_to(only, given.q.shape))
 
 
 async def test_a_graph_is_replayed_with_other_lengths_and_pages(device: na.Device) -> None:

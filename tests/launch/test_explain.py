@@ -156,9 +156,9 @@ def test_another_devices_tensor_is_refused() -> None:
         z = na.zeros(4).sync()
     with na.use_device(here):
         with pytest.raises(DeviceMismatchError, match=r"add_one: z is .*launch goes to cpu:0"):
-            add_one.explain(z)
-        explained = add_one[1, 4, other.new_stream()].explain(z)
-    assert explained.device == "cpu:1"
+            add_one[1, 4, here.new_stream()].explain(z)
+        for launcher in (add_one, add_one[1, 4, other.new_stream()]):
+            assert launcher.explain(z).device == "cpu:1"  # as a call would run
 
 
 def test_the_cpu_device_has_no_multiprocessors_and_no_ptx() -> None:

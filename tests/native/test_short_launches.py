@@ -184,37 +184,41 @@ def test_memory_of_a_block_grows(stream: na.Stream, on: bool) -> None:
 
 
 PROGRAM = """
-import sys, threading
+import threading
 import numbasync as na
 from numbasync import native
 from tests.common import add_one
 
-native.switch(sys.argv[1] == "True")
 stream = na.devices("cpu")[0].new_stream()
 z = na.zeros(8).sync_on(stream)
-add_one(z).sync_on(stream)
-backend, ran = stream.backend, threading.Event()
-for short in {plan.work.prepared for plan in add_one.planner.plans.values()}:
-    def interrupted(*args, run=short._entry_point):
-        backend.push(ran.set)  # as another thread does
-        run(*args)
+backend = stream.backend
+for on in (False, True):
+    native.switch(on)
+    add_one(z).sync_on(stream)
+    ran = threading.Event()
+    shorts = {plan.work.prepared for plan in add_one.planner.plans.values()}
+    before = [(short, short._entry_point) for short in shorts]
+    for short, run in before:
+        def interrupted(*args, run=run, ran=ran):
+            backend.push(ran.set)  # as another thread does
+            run(*args)
 
-    short._entry_point = interrupted
-add_one(z).async_on(stream)
-print(ran.wait(300), z.to_host().sync_on(stream)[0])
+        short._entry_point = interrupted
+    add_one(z).async_on(stream)
+    print(ran.wait(300), z.to_host().sync_on(stream)[0])
+    for short, run in before:
+        short._entry_point = run
 """
 
 
-def test_what_is_enqueued_while_it_runs_goes_on(
-    on: bool, python: str, python_env: dict[str, str]
-) -> None:
-    """In a process without workers, which would look by themselves."""
-    command = [python, "-c", PROGRAM, str(on)]
+def test_what_is_enqueued_while_it_runs_goes_on(python: str, python_env: dict[str, str]) -> None:
+    """In a process without workers, which would look by themselves; both ways."""
+    command = [python, "-c", PROGRAM]
     env = {**python_env, "NUMBASYNC_DEVICE": "cpu"}
     result = subprocess.run(
         command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
-    assert (result.stdout, result.stderr) == ("True 2.0\n", "")
+    assert (result.stdout, result.stderr) == ("True 2.0\nTrue 4.0\n", "")
 
 
 def test_it_holds_the_lock_of_all_streams(stream: na.Stream, on: bool) -> None:

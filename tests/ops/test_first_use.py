@@ -203,19 +203,20 @@ async def test_many_elements_are_made_on_a_thread(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_by: list[int] = []
-    for name in ("_spaced", "_diagonal"):
-        make = getattr(create, name)
+    make = create._spaced
+    tiny = 5e-324  # no step of which is a number, so that NumPy computes the elements
 
-        def noted(*args: Any, make: Any = make) -> Any:
-            made_by.append(threading.get_ident())
-            return make(*args)
+    def noted(*args: Any) -> Any:
+        made_by.append(threading.get_ident())
+        return make(*args)
 
-        monkeypatch.setattr(create, name, noted)
-    few = await na.gather(na.linspace(0, 1, 3), na.eye(2))
-    assert made_by == [threading.get_ident()] * 2 and (await few[1].to_host()).sum() == 2
-    n = LARGE // 4 + 1
-    many = await na.gather(na.linspace(0, 1, n), na.eye(int(n**0.5) + 1))
-    assert threading.get_ident() not in made_by[2:] and len(made_by) == 4
-    np.testing.assert_array_equal(await many[0].to_host(), np.linspace(0, 1, n).astype(np.float32))
-    assert na.linspace(0, 1, n).sync().shape == (n,)  # no loop turns: on this thread
+    monkeypatch.setattr(create, "_spaced", noted)
+    few = await na.linspace(0.0, tiny, 3, np.float64)
+    assert made_by == [threading.get_ident()] and len(await few.to_host()) == 3
+    n = LARGE // 8 + 1
+    many = await na.linspace(0.0, tiny, n, np.float64)
+    assert threading.get_ident() not in made_by[1:] and len(made_by) == 2
+    np.testing.assert_array_equal(await many.to_host(), np.linspace(0.0, tiny, n))
+    # No loop turns: on this thread.
+    assert na.linspace(0.0, tiny, n, np.float64).sync().shape == (n,)
     assert made_by[-1] == threading.get_ident()

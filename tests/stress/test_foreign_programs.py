@@ -109,7 +109,7 @@ def test_programs_over_parts_of_one_array(device: na.Device) -> None:
 
 
 def _writers_only(after: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, storage, readers: after(self, storage, readers=False)
+    return lambda self, storage, name, readers: after(self, storage, name, readers=False)
 
 
 PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {

@@ -159,7 +159,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         Storage, "attach_graph", lambda _: lambda self, _: None
     ),
     "a launch of a graph takes no lease": (
-        AttachedGraph, "take", lambda _: lambda self, ctx: [],
+        AttachedGraph, "take", lambda _: lambda self, ctx, names: [],
     ),
     "a graph does not keep its buffers": (Recorder, "finish", _keeps_nothing),
     "branches are in no order": (Order, "_conflicts", lambda _: lambda self, r, w: iter(())),

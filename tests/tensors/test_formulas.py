@@ -67,9 +67,22 @@ def test_integers_are_exact_to_their_last_bit(device: na.Device) -> None:
     assert got.tolist() == [2**64 - 3, 2**64 - 2, 2**64 - 1]
     three: Any = np.int8(3)
     assert host(na.arange(three, -three, -2, np.int64)).tolist() == [3, 1, -1]
-    with pytest.raises(DTypeError, match="arange from 1000.*no element can be as large"):
-        na.arange(10**400, 10**400 + 2)
-    with pytest.raises(ShapeError, match=r"number of values, not the shape \(2, 3\)"):
+    low: Any = np.int8(-100)
+    high: Any = np.int8(100)  # whose difference from it is no int8
+    step: Any = np.uint8(50)
+    assert host(na.arange(low, high, step, np.int64)).tolist() == [-100, -50, 0, 50]
+    assert host(na.arange(2**64, 2**64 + 1, dtype=np.float64)).tolist() == [2.0**64]
+    first: int
+    dtype: Any
+    for first, dtype in ((2**64, np.uint64), (-(2**63) - 1, np.int64), (2**64, "?")):
+        with pytest.raises(DTypeError, match=r"start of arange is -?\d+, .*from -2\*\*63 to 2"):
+            na.arange(first, first + 2, dtype=dtype)
+    large = 10**400
+    for start, stop, by in ((large, large + 2, 1), (0, large, 1), (0, 1, large)):
+        for dtype in (np.int64, np.float64):
+            with pytest.raises(DTypeError, match="arange is <an integer of about 400 d.*float64"):
+                na.arange(start, stop, by, dtype)
+    with pytest.raises(ShapeError, match=r"count of linspace is \(2, 3\): write a whole number"):
         na.linspace(0, 1, (2, 3))  # type: ignore[arg-type]
 
 
@@ -145,8 +158,12 @@ def test_random_numbers_never_change(device: na.Device, name: str, dtype: str, n
 
 
 def test_wrong_moments_are_refused() -> None:
-    for wrong in ({"mean": "x"}, {"std": 1j}, {"mean": None}, {"std": [1, 2]}):
-        with pytest.raises(DTypeError, match="randn with mean=.*write numbers"):
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"mean": "x"}, {"std": 1j}, {"mean": None}, {"std": [1, 2]}, {"std": 10**400},
+    )  # fmt: skip
+    for wrong in wrongs:
+        name = "".join(wrong)
+        with pytest.raises(DTypeError, match=f"{name} of randn is .*: write a number that"):
             na.randn(3, **wrong)
 
 

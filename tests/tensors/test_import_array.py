@@ -322,7 +322,8 @@ def test_an_array_of_another_device_is_refused_by_both_names(device: na.Device) 
     elsewhere = others[0] if device is cpu else cpu
     t = na.as_tensor(np.zeros(8, np.float32), elsewhere)
     with pytest.raises(DeviceMismatchError, match=f"on {elsewhere.label}.*goes to {device.label}"):
-        add_one(t).sync()
+        add_one(t).sync_on(device.new_stream())
+    assert add_one(t).sync().z is t  # without a stream, where the array is
 
 
 def test_from_dlpack_wants_dlpack(device: na.Device) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOAT32, REAL, fits
 
 TILE = 16  # threads along each side of a block
@@ -18,8 +17,8 @@ RADIUS = 3  # pixels on each side of the centre
 WIDE = TILE + 2 * RADIUS  # the tile with its border
 
 
-@cut_by(TILE, TILE)
 @na.launcher(
+    tile=(TILE, TILE),
     axes=(1, 0),
     threads=(TILE, TILE),
     preconditions=[

@@ -10,7 +10,6 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_max, warp_sum
 
@@ -22,8 +21,8 @@ PARTS = MAX_WIDTH // WARP  # features of a thread
 NEVER = float32(-math.inf)
 
 
-@cut_by(1, QUERIES, WARP)  # of narrower heads a block makes several
 @na.launcher(
+    tile=(1, QUERIES, WARP),  # of narrower heads a block makes several
     axes=(2, 1, 0),
     threads=(WARP, QUERIES),
     preconditions=[

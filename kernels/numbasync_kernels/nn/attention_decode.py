@@ -147,7 +147,7 @@ def launch(
     )
 
     def compute(parts: tuple[na.Tensor, na.Tensor]) -> na.DeviceOp[Any]:
-        launched: na.DeviceOp[Any] = kernel.launcher[(blocks, row_blocks), (32, kernel.warps)](
+        launched: na.DeviceOp[Any] = kernel.launcher[(row_blocks, blocks), (32, kernel.warps)](
             *parts, asked, keys, values, page_table, lengths, page_size, power
         )
         return launched

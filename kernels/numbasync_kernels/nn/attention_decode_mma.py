@@ -117,8 +117,8 @@ def decode_by_tensor_cores(dtype: str, width: int, warps: int) -> PartsKernel:
     ) -> None:  # fmt: skip
         lane = cuda.threadIdx.x
         warp = cuda.threadIdx.y
-        worker = cuda.blockIdx.x
-        first_row = cuda.blockIdx.y * ROWS
+        worker = cuda.blockIdx.y
+        first_row = cuda.blockIdx.x * ROWS
         queries = q.shape[1]
         units = spans.shape[1]
         group = q.shape[2] // (units * warps)
@@ -128,7 +128,7 @@ def decode_by_tensor_cores(dtype: str, width: int, warps: int) -> PartsKernel:
         add_up(tiles_before[warp], lengths)
         cuda.syncwarp()
         share, first, count, sequence, unit, tile = share_of(
-            tiles_before[warp], lengths, units, worker, cuda.gridDim.x
+            tiles_before[warp], lengths, units, worker, cuda.gridDim.y
         )
         tiles = tiles_of(lengths, sequence)
         new_sequence = sequence
@@ -186,7 +186,7 @@ def decode_by_tensor_cores(dtype: str, width: int, warps: int) -> PartsKernel:
                     most = (float32(LOWEST), float32(LOWEST))
                     total = (float32(0.0), float32(0.0))
                     sums = tc.accumulator(ROWS, width)
-                    if tile == 0 and cuda.blockIdx.y == 0 and warp == 0 and lane == 0:
+                    if tile == 0 and cuda.blockIdx.x == 0 and warp == 0 and lane == 0:
                         spans[sequence, unit, 0] = worker
                         spans[sequence, unit, 1] = (first + i + tiles - 1) // share
                 scores = tc.accumulator(ROWS, TILE)

@@ -69,8 +69,8 @@ def decode_by_warps(width: int, itemsize: int, rows: int) -> Any:
         warp = cuda.threadIdx.y
         own = lane // lanes  # the lane's key, of those that a warp has at once
         part = lane % lanes  # the lane's features of it
-        worker = cuda.blockIdx.x
-        first_row = (cuda.blockIdx.y * cuda.blockDim.y + warp) * rows
+        worker = cuda.blockIdx.y
+        first_row = (cuda.blockIdx.x * cuda.blockDim.y + warp) * rows
         queries = q.shape[1]
         key_heads = spans.shape[1]
         group = q.shape[2] // key_heads
@@ -79,7 +79,7 @@ def decode_by_warps(width: int, itemsize: int, rows: int) -> Any:
         add_up(tiles_before[warp], lengths)
         cuda.syncwarp()
         share, first, count, sequence, head, tile = share_of(
-            tiles_before[warp], lengths, key_heads, worker, cuda.gridDim.x
+            tiles_before[warp], lengths, key_heads, worker, cuda.gridDim.y
         )
         tiles = tiles_of(lengths, sequence)
         for i in range(count):

@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.blocks import cut_by, row_and_column
+from numbasync_kernels.blocks import row_and_column
 from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP
 
@@ -19,8 +19,8 @@ EMBEDDING_TILE = (1, TOKENS, EACH * WARP)
 NOTHING = float32(math.nan)
 
 
-@cut_by(*EMBEDDING_TILE)
 @na.launcher(
+    tile=EMBEDDING_TILE,
     axes=(2, 1, 0),
     threads=(WARP, TOKENS, 1),
     preconditions=[

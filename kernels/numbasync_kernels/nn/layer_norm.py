@@ -10,7 +10,6 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync import vectors
-from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOATS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
@@ -93,8 +92,7 @@ def _whole(out: Any, x: Any, scale: Any, shift: Any) -> Any:
     )
 
 
-@cut_by(NORM_ROWS, None)
-@na.launcher(axes=(1, 0), threads=(WARP, NORM_ROWS), preconditions=FITS)
+@na.launcher(tile=(NORM_ROWS, None), axes=(1, 0), threads=(WARP, NORM_ROWS), preconditions=FITS)
 @cuda.jit(cache=True)
 def layer_norm(
     out: na.KernelOutput,
@@ -131,8 +129,8 @@ def layer_norm(
     _normalise(out, x, None, scale, shift, eps, _whole(out, x, scale, shift))
 
 
-@cut_by(NORM_ROWS, None)
 @na.launcher(
+    tile=(NORM_ROWS, None),
     axes=(1, 0),
     threads=(WARP, NORM_ROWS),
     preconditions=(*FITS, *fits("residual", 2, FLOATS), "residual.shape == out.shape"),

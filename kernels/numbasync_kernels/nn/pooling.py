@@ -9,7 +9,6 @@ import numpy as np
 from numba import cuda, float32, int32
 
 import numbasync as na
-from numbasync_kernels.blocks import cut_by
 from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
@@ -18,8 +17,8 @@ POOL_WARPS = 16  # of a block, which share the tokens of a sentence
 UNIT_ROWS = 4  # rows, and warps, of a block
 
 
-@cut_by(*POOL_TILE)
 @na.launcher(
+    tile=POOL_TILE,
     axes=(1, 0),
     threads=(WARP, POOL_WARPS),
     preconditions=[
@@ -82,8 +81,8 @@ def mean_pool_reference(
     return result
 
 
-@cut_by(UNIT_ROWS, None)
 @na.launcher(
+    tile=(UNIT_ROWS, None),
     axes=(1, 0),
     threads=(WARP, UNIT_ROWS),
     preconditions=(*fits("out x", 2, FLOATS), "x.shape == out.shape"),

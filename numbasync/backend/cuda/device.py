@@ -120,7 +120,7 @@ class CudaDevice:
         self.bridges = Bridges(self)
         self.peers = Peers(self)
         self.capture_streams = CaptureStreams(self)
-        self.capturing = threading.RLock()  # held while a stream is being captured
+        self.capturing = threading.RLock()  # held while a graph is being made
         self._pinned = PinnedPool(self)
         self.host_block = self._pinned.reuse
         self._tensor_maps = TensorMaps(self)
@@ -300,11 +300,12 @@ class CudaDevice:
         enter(self)
         result = cu.CUresult.CUDA_SUCCESS
         # The driver refuses to wait for a device on which a stream is being captured, and
-        # invalidates the capture. A capture of numbasync ends soon.
+        # invalidates the capture; beside the instantiation of a graph it was seen to crash. Who
+        # waits holds the lock: what is known to be in flight was waited for before, so that a
+        # capture is not held up for long. Another library's captures end soon.
         for _ in range(ATTEMPTS):
             with self.capturing:
-                pass
-            (result,) = cu.cuCtxSynchronize()
+                (result,) = cu.cuCtxSynchronize()
             if int(result) not in CAPTURING:
                 break
         if result:

@@ -70,20 +70,21 @@ class ExecutableGraph:
         enter(device)
         self._device = device
         self._commands = tuple(commands)
-        self._captured = _capture(device, commands)
-        self.checks = self._captured.checks
-        result, self._exec = cu.cuGraphInstantiate(self._captured.handle, 0)
-        if result:
-            self._captured.destroy()
-            fail(result, "cuGraphInstantiate")
-        self.number = int(self._exec)
-        stream = device.capture_streams.take()
-        (result,) = cu.cuGraphUpload(self._exec, stream.handle)
-        if not result:
-            stream.synchronize()
-        device.capture_streams.give(stream)
-        if result:
-            fail(result, "cuGraphUpload")
+        with device.capturing:
+            self._captured = _capture(device, commands)
+            self.checks = self._captured.checks
+            result, self._exec = cu.cuGraphInstantiate(self._captured.handle, 0)
+            if result:
+                self._captured.destroy()
+                fail(result, "cuGraphInstantiate")
+            self.number = int(self._exec)
+            stream = device.capture_streams.take()
+            (result,) = cu.cuGraphUpload(self._exec, stream.handle)
+            if not result:
+                stream.synchronize()
+            device.capture_streams.give(stream)
+            if result:
+                fail(result, "cuGraphUpload")
 
     @property
     def commands(self) -> Sequence[Command]:
@@ -139,11 +140,12 @@ class ExecutableGraph:
 
     def replace(self, commands: Sequence[Command]) -> None:
         enter(self._device)
-        captured = _capture(self._device, commands)
-        # The nodes of the original capture still identify those of the executable graph.
-        result, info = cu.cuGraphExecUpdate(self._exec, captured.handle)
-        checks = captured.checks
-        captured.destroy()
+        with self._device.capturing:
+            captured = _capture(self._device, commands)
+            # The nodes of the original capture still identify those of the executable graph.
+            result, info = cu.cuGraphExecUpdate(self._exec, captured.handle)
+            checks = captured.checks
+            captured.destroy()
         if result:
             raise GraphUpdateError(
                 f"the driver cannot replace the graph's commands by the new ones: "

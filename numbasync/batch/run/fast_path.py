@@ -22,6 +22,7 @@ from numbasync.device.submission import Submission
 from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.tensor import Tensor
+from numbasync.tensors.unfilled import is_filled
 
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
@@ -155,7 +156,7 @@ class _Source:
         self._names: dict[str, Any] = {
             **access.NAMES, "ZERO": np.uint32(0),
             "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
-            "empty": np.empty, "handle": backend.array, "partial": partial,
+            "empty": np.empty, "handle": backend.array, "is_filled": is_filled, "partial": partial,
             "submit_lock": device.submit_lock,
             "locked": backend.host_block,
         }  # fmt: skip
@@ -225,6 +226,7 @@ class _Source:
             )  # fmt: skip
         for n, spec, flat in self._uploads:
             self._add(1, f"v{n} = values[{n}]")
+            self._add(1, f"if not is_filled(v{n}, submission): return None")
             self._lock(f"b{n}", spec.nbytes)
             if n in self._on_host:
                 self._reach(n, spec)

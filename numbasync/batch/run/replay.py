@@ -9,6 +9,7 @@ replay, and out afterwards; a replay therefore waits until the previous one is c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from numbasync.tensors.copies import HostArray, upload_any
 from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.pinned import pinned
 from numbasync.tensors.tensor import Tensor, memcpy
+from numbasync.tensors.unfilled import check_filled
 
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
@@ -147,7 +149,7 @@ class BatchGraph(Public):
         arrays = self._copied_out(ctx.submission)  # comes first, since a recording refuses this
         while not self._claim(ctx.submission):
             yield _Through(self.stream)
-        for n, source in self._put(given):  # in order, after the submissions that use the tensors
+        for n, source in self._put(given, ctx.submission):  # in order, after the submissions that use the tensors
             yield from upload_any(ctx, self._reached[n], source)
         launch = self.graph.launch()
         launch.consume()
@@ -162,7 +164,7 @@ class BatchGraph(Public):
         with self.graph.device.submit_lock:  # no other thread's replay comes in between
             if self._last is not None and not self._last.done:
                 return None
-            if self._put(given):
+            if self._put(given, submission):
                 return None
             if not self.graph.try_launch(submission):
                 return None
@@ -178,11 +180,15 @@ class BatchGraph(Public):
             self._last = submission
             return True
 
-    def _put(self, given: list[tuple[int, HostArray]]) -> list[tuple[int, HostArray]]:
+    def _put(
+        self, given: list[tuple[int, HostArray]], submission: Submission
+    ) -> list[tuple[int, HostArray]]:
         """Write new elements to the memory from which the graph reads them. Returns the uploads
         that were not written, since the device may still read the previous elements.
         """
         deferred: list[tuple[int, HostArray]] = []
+        for _, source in given:
+            check_filled(source, submission, "what is replayed")
         with self.graph.device.submit_lock:
             for n, source in given:
                 if n in self._reached and is_used(self._reached[n]):
@@ -195,11 +201,8 @@ class BatchGraph(Public):
         """New arrays that receive the results' elements when the submission completes."""
         arrays = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
 
-        def copy_out() -> None:
-            for n, array in arrays.items():
-                array[...] = self._outputs[n]
-
-        submission.on_complete(copy_out)
+        for n, array in arrays.items():
+            submission.on_complete(partial(np.copyto, array, self._outputs[n]))
         return arrays
 
     def _launched(self, submission: Submission, made: dict[int, HostArray]) -> Results[HostArray]:

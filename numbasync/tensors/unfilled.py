@@ -1,0 +1,124 @@
+"""Host arrays that the device has still to fill: no upload may read their elements.
+
+`to_host()` gives an array when the copy is enqueued. Closures, operations behind it in the same
+operation, and `async_on` have that array before its elements are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from numbasync.device.submission import Submission
+from numbasync.errors import StateError
+from numbasync.native import core
+
+_BYTES = np.dtype(np.uint8)
+MOST_WORK = 10_000  # limit of NumPy's search for an element that two arrays share
+
+HostArray = np.ndarray[Any, Any]
+
+
+def overlap(a: HostArray, b: HostArray) -> bool:
+    """Whether two arrays have an element in common; True if the search would take too long."""
+    try:
+        return np.shares_memory(a, b, max_work=MOST_WORK)  # type: ignore[arg-type]  # stub's error
+    except np.exceptions.TooHardError:
+        return True
+
+
+def is_filled(array: HostArray, submission: Submission) -> bool:
+    """Whether an upload that belongs to `submission` may read the array now."""
+    base = array.base
+    if submission.after is None and submission.dependencies is None:
+        if base is None or (isinstance(base, np.ndarray) and base.dtype is not _BYTES):
+            return True  # in no memory of a download, and no other copy to the host is pending
+    return filler_of(array, submission) is None
+
+
+def check_filled(array: HostArray, submission: Submission, what: str = "what is uploaded") -> None:
+    """
+    Raises:
+        StateError: `array` is the value of an operation that has to be awaited first.
+    """
+    if is_filled(array, submission):
+        return
+    filler = filler_of(array, submission)
+    if filler is not None:
+        raise StateError(
+            f"{what} is an array of shape {array.shape} whose elements are not there yet: they are "
+            f"when the device is done with {filler.described}.\n"
+            "Await it first, and go on with the array: a = await t.to_host(). What stays on the "
+            "device needs no copy to the host: pass the tensor."
+        )
+
+
+def filler_of(array: HostArray, submission: Submission) -> Submission | None:
+    """The submission that has still to fill the array: `submission`, one that it depends on, or,
+    of an array that a download has made, one in flight on its stream.
+    """
+    holders = {id(base) for base in _bases(array)}
+    for other in _before(submission):
+        if holders and _holds(other, holders):
+            return other
+        for target in _targets(other):
+            if overlap(array, target):
+                return other
+    if holders:
+        submission.stream.advance()
+        for other in submission.stream.submissions:
+            if _holds(other, holders) and not other.done:
+                return other
+    return None
+
+
+def _before(submission: Submission) -> Iterator[Submission]:
+    """The submission, and those not done that it depends on, directly or not."""
+    seen, pending = {submission}, [submission]
+    while pending:
+        one = pending.pop()
+        yield one
+        for other in one.dependencies or ():
+            if not other.done and other.sequence:
+                other.stream.advance()
+            if not other.done and other not in seen:
+                seen.add(other)
+                pending.append(other)
+
+
+def _bases(array: HostArray) -> Iterator[object]:
+    """What may be the page-locked memory of a download, of which the array is a view."""
+    base = array.base
+    while base is not None:
+        if _is_block(base):
+            yield base
+        base = base.base if isinstance(base, np.ndarray) else None
+
+
+def _is_block(thing: object) -> bool:
+    return not isinstance(thing, np.ndarray) or (thing.dtype is _BYTES and thing.ndim == 1)
+
+
+def _holds(submission: Submission, holders: set[int]) -> bool:
+    """Whether the submission keeps one of the objects with these ids, or a part of it."""
+    return any(
+        id(kept) in holders or (isinstance(kept, np.ndarray) and id(kept.base) in holders)
+        for kept in submission.keep_alive
+        if _is_block(kept)
+    )
+
+
+def _targets(submission: Submission) -> Iterator[HostArray]:
+    """The arrays that the host fills when the device is done."""
+    for call in submission.after or ():
+        target = getattr(getattr(call, "__self__", None), "target", None)
+        if getattr(call, "func", None) is np.copyto:
+            target = call.args[0]  # type: ignore[attr-defined]
+        if isinstance(target, np.ndarray):
+            yield target
+
+
+if core is not None:
+    core.know_unfilled(is_filled, _BYTES)
