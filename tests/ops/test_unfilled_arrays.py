@@ -18,12 +18,12 @@ LARGE = 1 << 18  # elements; copied by several threads
 Op = na.DeviceOp[Any]
 
 
-def computed(t: na.Tensor) -> Op:
+def computed(t: na.Tensor) -> Any:
     batch = na.CommandBatch(t.device)
     return batch.compute(batch.relu(batch.use(t)))
 
 
-def uploaded_by_batch(array: Any, z: na.Tensor) -> Op:
+def uploaded_by_batch(array: Any, z: na.Tensor) -> Any:
     batch = na.CommandBatch(z.device)
     return batch.compute(batch.relu(batch.upload(array)))
 
