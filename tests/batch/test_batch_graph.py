@@ -199,7 +199,7 @@ def test_no_other_threads_replay_comes_between_the_uploads_and_the_launch(
     b = na.CommandBatch()
     x = b.upload(X)
     y = x + 1
-    g: Any = b.graph()
+    g = b.graph()
     g.replay_sync()
     write = g._put
     another = list[bool]()
