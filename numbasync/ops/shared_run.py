@@ -55,13 +55,10 @@ class SharedRun(Generic[T]):
             return home
         if runner is not None:
             return runner.device
-        value = self._value
-        is_selected = (
-            element is not None
-            and isinstance(value, tuple)
-            and -len(value) <= element < len(value)
-        )
-        return home_of(value[element] if is_selected else value)
+        value: Any = self._value
+        if element is not None and isinstance(value, tuple):
+            value = value[element] if -len(value) <= element < len(value) else value
+        return home_of(value)
 
     def __reduce__(self) -> Recipe:
         """Pickle a run that has not started: its operation and label are stored."""

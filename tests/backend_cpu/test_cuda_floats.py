@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import itertools
 import math
 from typing import Any
 
@@ -68,6 +69,32 @@ def test_variables_of_two_types_take_the_wider(device: na.Device) -> None:
     w = x.astype(np.float64)
     want = [np.where(np.arange(20) % 2, n, w) / 3, w + w * 2, np.maximum(w, n) / 3, n]
     np.testing.assert_array_equal(host(z).T, want)
+
+
+def of_three(z, a, b, c):
+    i = cuda.grid(1)
+    z[i, 0] = min(a[i], b[i], c[i])
+    z[i, 1] = max(a[i], b[i], c[i])
+    z[i, 2] = min((a[i], b[i], c[i]))
+    z[i, 3] = max((a[i], b[i], c[i]))
+
+
+@pytest.mark.parametrize("dtypes", ["f4 f4 f4", "f4 i4 f8", "u1 i4 i8"])
+def test_the_least_and_the_largest_of_three(device: na.Device, dtypes: str) -> None:
+    """They are compared one after the other, as Python does: the first stays where nothing is
+    smaller, so a NaN stays if it comes first, and loses otherwise. The type is the widest.
+    """
+    cases = list(itertools.product([-2.0, 0.0, 3.0, math.nan], repeat=3))
+    columns = np.array(cases).T
+    given = [
+        c.astype(t) if t[0] == "f" else np.abs(np.nan_to_num(c, nan=1)).astype(t)
+        for c, t in zip(columns, dtypes.split(), strict=True)
+    ]
+    z = na.zeros((len(cases), 4), np.float64).sync()
+    na.launcher(cuda.jit(of_three))[1, len(cases)](z, *given).sync()
+    rows = [[c[i].item() for c in given] for i in range(len(cases))]
+    want = [[min(row), max(row)] * 2 for row in rows]
+    np.testing.assert_array_equal(host(z), want)
 
 
 def test_special_values(device: na.Device) -> None:

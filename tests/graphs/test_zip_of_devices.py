@@ -89,7 +89,9 @@ async def test_an_error_of_one_device_is_the_zips(pair: Pair) -> None:
     class Download(na.DeviceOp[Any]):
         """A download that belongs to the other device, and fails there."""
 
-        home = stream
+        @property
+        def home(self) -> Any:
+            return stream
 
         def steps(self, ctx: na.Context) -> Any:
             op = na.memcpy(target, u)

@@ -197,6 +197,21 @@ def a_sum_in_place_of_a_whole_array(z, x):
     z[0] = x[0]
 
 
+@wrong("x: array(int32, 1d, C)", x=np.ones(4, np.int32))
+def the_smaller_of_a_number_and_a_bool(z, x):
+    z[0] = min(x[0], x[1] > 0)  # here
+
+
+@wrong("x: array(int32, 1d, C)", x=np.ones(4, np.int32))
+def the_largest_of_numbers_and_a_bool(z, x):
+    z[0] = max(x[0], x[1] > 0, x[2])  # here
+
+
+@wrong("x: array(int32, 1d, C)", x=np.ones(4, np.int32))
+def the_smallest_of_a_tuple_with_a_bool(z, x):
+    z[0] = min((x[0], x[1] > 0))  # here
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_it_is_refused_before_anything_runs(device: na.Device, name: str) -> None:
     function, given, said = WRONG[name]

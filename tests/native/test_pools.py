@@ -121,8 +121,9 @@ def test_page_locked_blocks_in_garbage_cycles_return(on: bool) -> None:
     pool = pinned.PinnedPool(None)
     memory = np.arange(16 * 4096, dtype=np.uint8)
     pool._slab, pool._left = memory.ctypes.data, memory.nbytes
+    cycle: list[Any] = []
     for _ in range(8):
-        cycle: list[Any] = [pool.reuse(4096)]
+        cycle = [pool.reuse(4096)]
         cycle += [cycle, np.frombuffer(pool.reuse(4096), np.uint8)]
     del cycle
     gc.collect()

@@ -60,7 +60,7 @@ def read(t: na.Tensor) -> Any:
     return batch.read(result)
 
 
-tuned = na.autotune(saxpy, [na.Config(threads=64)] if hasattr(na, "Config") else [{"threads": 64}])
+tuned = na.autotune(saxpy, [{"threads": 64}])
 
 # Each is made of a tensor of eight ones on another device than the current one.
 OPERATIONS: dict[str, Build] = {
@@ -161,8 +161,8 @@ async def test_what_has_no_tensors_runs_on_the_current_device(
 ) -> None:
     for current in (device, far):
         with na.use_device(current):
-            made = await na.gather(na.zeros(3), na.from_host(np.zeros(3)), na.arange(3))
-            made += [await na.defer(lambda: na.ones(2)), na.ones(2).sync()]
+            three = await na.gather(na.zeros(3), na.from_host(np.zeros(3)), na.arange(3))
+            made = [*three, await na.defer(lambda: na.ones(2)), na.ones(2).sync()]
             assert [t.device for t in made] == [current] * 5
 
 
@@ -201,7 +201,10 @@ async def test_named_streams_and_policies_of_another_device_are_refused(
     t, here = ones(far), device.new_stream()
     await add_one(t)
     before = counters()
-    for make in (lambda: add_one(t), lambda: t.to_host(), lambda: na.fill(t, 1)):
+    makers: list[Callable[[], na.DeviceOp[Any]]] = [
+        lambda: add_one(t), lambda: t.to_host(), lambda: na.fill(t, 1),
+    ]  # fmt: skip
+    for make in makers:
         advice = f"Name no stream, and it runs on {far.label}"
         with pytest.raises(DeviceMismatchError, match=advice):
             make().sync_on(here)

@@ -27,7 +27,7 @@ def cases(of: Callable[[Pattern], list[tuple[int, int, int]]]) -> list[Any]:
     return found
 
 
-def check(pattern: Pattern, mistake: int, grid: int, block: int, **options: int) -> None:
+def check(pattern: Pattern, mistake: int, grid: int, block: int, **options: Any) -> None:
     arguments = [*pattern.args(grid * block), mistake]
     check_kernel(pattern.kernel, arguments, pattern.reference, grid=grid, block=block, **options)
 

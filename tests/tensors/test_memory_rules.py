@@ -362,7 +362,7 @@ def test_an_operation_on_another_device_names_the_tensor(
 def test_strict_ordering_names_the_tensor(device: na.Device) -> None:
     array = np.zeros(8, np.float32)
     whole = na.from_host(array).sync()
-    tensors = [whole]
+    tensors, lent = [whole], whole
     if device.kind == "cpu":  # views of one memory, known by its addresses
         tensors.append(na.as_tensor(array[:6]).shared().tensor)
         lent = na.as_tensor(array)

@@ -110,6 +110,11 @@ def _are_floats(a: Any, b: Any) -> bool:
     return both and not (a == b and isinstance(a, SmallFloat))
 
 
+def _are_comparable(a: Any, b: Any) -> bool:
+    """Whether Numba compares the two for a GPU: a bool with a bool only."""
+    return isinstance(a, types.Boolean) == isinstance(b, types.Boolean)
+
+
 def larger(a, b): ...  # type: ignore[no-untyped-def]
 
 
@@ -118,6 +123,8 @@ def smaller(a, b): ...  # type: ignore[no-untyped-def]
 
 @overload(larger, jit_options=INLINED)
 def _larger(a, b):  # type: ignore[no-untyped-def]
+    if not _are_comparable(a, b):
+        return None
     if _are_floats(a, b):
         return lambda a, b: b if a != a else (a if b != b else max(a, b))
     return lambda a, b: max(a, b)
@@ -125,6 +132,8 @@ def _larger(a, b):  # type: ignore[no-untyped-def]
 
 @overload(smaller, jit_options=INLINED)
 def _smaller(a, b):  # type: ignore[no-untyped-def]
+    if not _are_comparable(a, b):
+        return None
     if _are_floats(a, b):
         return lambda a, b: b if a != a else (a if b != b else min(a, b))
     return lambda a, b: min(a, b)
