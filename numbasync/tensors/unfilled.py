@@ -32,9 +32,10 @@ def overlap(a: HostArray, b: HostArray) -> bool:
 def is_filled(array: HostArray, submission: Submission) -> bool:
     """Whether an upload that belongs to `submission` may read the array now."""
     base = array.base
-    if submission.after is None and submission.dependencies is None:
-        if base is None or (isinstance(base, np.ndarray) and base.dtype is not _BYTES):
-            return True  # in no memory of a download, and no other copy to the host is pending
+    # In no memory of a download, and no other copy to the host is pending.
+    is_plain = base is None or (isinstance(base, np.ndarray) and base.dtype is not _BYTES)
+    if is_plain and submission.after is None and submission.dependencies is None:
+        return True
     return filler_of(array, submission) is None
 
 

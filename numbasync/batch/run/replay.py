@@ -149,7 +149,8 @@ class BatchGraph(Public):
         arrays = self._copied_out(ctx.submission)  # comes first, since a recording refuses this
         while not self._claim(ctx.submission):
             yield _Through(self.stream)
-        for n, source in self._put(given, ctx.submission):  # in order, after the submissions that use the tensors
+        # In order, after the submissions that use the tensors.
+        for n, source in self._put(given, ctx.submission):
             yield from upload_any(ctx, self._reached[n], source)
         launch = self.graph.launch()
         launch.consume()
