@@ -99,7 +99,10 @@ def _bases(array: HostArray) -> Iterator[object]:
 
 
 def _is_block(thing: object) -> bool:
-    return not isinstance(thing, np.ndarray) or (thing.dtype is _BYTES and thing.ndim == 1)
+    """Whether it may be a `host_block`, or bytes of a `host_buffer`."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype is _BYTES and thing.ndim == 1
+    return isinstance(getattr(thing, "address", None), int)
 
 
 def _holds(submission: Submission, holders: set[int]) -> bool:

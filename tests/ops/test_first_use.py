@@ -64,7 +64,7 @@ def test_a_thread_starts_a_device_once_and_those_who_wait_keep_their_order(
 ) -> None:
     async def main() -> None:
         order: list[int] = []
-        ops = [na.zeros(3).inspect(lambda _, i=i: order.append(i)) for i in range(6)]
+        ops = [na.zeros(3).inspect(lambda _, i=i: order.append(i)) for i in range(6)]  # type: ignore[misc]
         await FORMS[form](*ops[:4], *ops[4:])
         assert order == list(range(6))
         assert unused.is_started and len(starters) == 1
@@ -90,7 +90,7 @@ async def test_who_is_cancelled_meanwhile_runs_nothing(
     unused: na.Device, starters: list[int], core: bool
 ) -> None:
     ran: list[int] = []
-    ops = [na.zeros(3).inspect(lambda _, i=i: ran.append(i)) for i in range(4)]
+    ops = [na.zeros(3).inspect(lambda _, i=i: ran.append(i)) for i in range(4)]  # type: ignore[misc]
     tasks = [
         asyncio.ensure_future(ops[0]), asyncio.ensure_future(na.gather(*ops[1:3])),
         asyncio.ensure_future(ops[3]),
@@ -134,7 +134,7 @@ async def test_warming_up_takes_launchers_and_compilations(device: na.Device) ->
     z = await na.ones(8)
     before = na.compile_count()
     for wrong in (3, None, z, add_one, add_one(z), (add_one,), "add_one"):
-        kernels = [add_one.compile(z), wrong]
+        kernels: list[Any] = [add_one.compile(z), wrong]
         if wrong is add_one:
             await na.warm_up(*kernels)
             continue

@@ -18,12 +18,12 @@ LARGE = 1 << 18  # elements; copied by several threads
 Op = na.DeviceOp[Any]
 
 
-def computed(t: na.Tensor) -> Op:
+def computed(t: na.Tensor) -> Any:
     batch = na.CommandBatch(t.device)
     return batch.compute(batch.relu(batch.use(t)))
 
 
-def uploaded_by_batch(array: Any, z: na.Tensor) -> Op:
+def uploaded_by_batch(array: Any, z: na.Tensor) -> Any:
     batch = na.CommandBatch(z.device)
     return batch.compute(batch.relu(batch.upload(array)))
 
@@ -102,7 +102,7 @@ def test_large_ones_too(device: na.Device, stream: na.Stream, core: bool) -> Non
     t = na.full(LARGE, 5).sync()
     for download in (lambda t: t.to_host(), copied_out):
         with gate(stream), pytest.raises(StateError, match="Await it first"):
-            download(t).then(lambda a: na.from_host(a)).async_on(stream)  # type: ignore[no-untyped-call]
+            download(t).then(lambda a: na.from_host(a)).async_on(stream)
 
 
 async def test_another_devices_download_is_waited_for_too(device: na.Device, core: bool) -> None:
