@@ -5,7 +5,8 @@ at jumps back. Left out are only the bytecodes with which a `with` statement cal
 to that call CPython never looks for signals, and a lock of C is free again behind it; and the two
 bytecodes of a call behind the names of its keywords, which CPython 3.11 would keep for another
 call; and those with which an exception enters and leaves a handler, behind which the thread would
-handle that exception for good, with all that its frames refer to. A release in Python is a frame of its own, and interrupted at each of its bytecodes.
+handle that exception for good, with all that its frames refer to. A release in Python is a frame
+of its own, and interrupted at each of its bytecodes.
 """
 
 from __future__ import annotations

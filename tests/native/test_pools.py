@@ -70,7 +70,7 @@ def test_no_block_is_lost_where_a_program_is_interrupted() -> None:
         while True:
             pool, interrupt = pool_with(memory, 2), Interrupt(at)
             with suppress(KeyboardInterrupt):
-                interrupt.run(lambda pool=pool: pool.free(pool.reuse(256)))
+                interrupt.run(partial(_take_and_give_back, pool))
             where, used = interrupt.where, pool.used
             blocks = pool._spare[256]
             assert used == 0, where
@@ -83,6 +83,10 @@ def test_no_block_is_lost_where_a_program_is_interrupted() -> None:
         native.switch(True)
     assert at > 50
     assert len(blocks) == 2
+
+
+def _take_and_give_back(pool: Any) -> None:
+    pool.free(pool.reuse(256))
 
 
 def pool_with(memory: Any, count: int) -> Any:
