@@ -4,7 +4,9 @@ This is stricter than signals, which CPython looks for at the start of a functio
 at jumps back. Left out are only the bytecodes with which a `with` statement calls `__exit__`: up
 to that call CPython never looks for signals, and a lock of C is free again behind it; and the two
 bytecodes of a call behind the names of its keywords, which CPython 3.11 would keep for another
-call. A release in Python is a frame of its own, and interrupted at each of its bytecodes.
+call; and those with which an exception enters and leaves a handler, behind which the thread would
+handle that exception for good, with all that its frames refer to. A release in Python is a frame
+of its own, and interrupted at each of its bytecodes.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ PACKAGE = str(Path(numbasync.__file__).parent)
 
 @cache
 def _leaving(code: CodeType) -> frozenset[int]:
-    """The offsets of the bytecodes with which `with` statements call `__exit__`, and of those
-    between the names of keywords and their call.
+    """The offsets of the bytecodes with which `with` statements call `__exit__`, of those between
+    the names of keywords and their call, and of those that enter and leave handlers.
     """
     found = set[int]()
     steps = list(dis.get_instructions(code))
@@ -41,6 +43,10 @@ def _leaving(code: CodeType) -> frozenset[int]:
     for i, step in enumerate(steps):
         if step.opname == "KW_NAMES":  # the interpreter keeps the names for its next call
             found.update(s.offset for s in steps[i + 1 : i + 3])
+        if step.opname in ("PUSH_EXC_INFO", "POP_EXCEPT"):
+            found.add(step.offset)
+        if [s.opname for s in steps[i : i + 2]] == ["COPY", "POP_EXCEPT"]:
+            found.update(s.offset for s in steps[i : i + 3])
         if step.opname == "WITH_EXCEPT_START":  # behind an error of the block
             found.update(s.offset for s in steps[max(0, i - 1) : i + 1])
     return frozenset(found)

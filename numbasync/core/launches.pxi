@@ -163,6 +163,17 @@ def PreparedLaunch_sync_on(self, stream, /, **changes):
     return na_tuple(get(get(self, at_prepared_launcher), at_result), values)
 
 
+def RunsOnce___del__(self):
+    # Not a bytecode where the operation was used: ^C would be printed there, and not raised.
+    if not on or getattr(self, "_unused", False) is not False:
+        python["RunsOnce.__del__"](self)
+
+
+def Context___del__(self):
+    if not on or not getattr(self, "_closed", True):
+        python["Context.__del__"](self)
+
+
 cdef void end_of_launch(PyObject* op) noexcept:
     """`RunsOnce.__del__` of a launch, which has nothing to say of one that was used."""
     if not holds(<object>op, at_unused, False):

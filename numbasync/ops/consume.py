@@ -41,13 +41,17 @@ class RunsOnce:
 
     @compiled
     def __del__(self) -> None:
-        # Absent if the constructor of a class with slots has failed.
-        if getattr(self, "_unused", False) and not self._sent:
-            try:
-                name = str(self)
-            except Exception:
-                return  # half constructed: the constructor's error was raised to the caller
-            warn_of_waste(f"{name} was never awaited", self._site, self)
+        # Without a call where it was used: Python prints ^C in a finaliser, and does not raise it.
+        try:
+            if not self._unused or self._sent:
+                return
+        except AttributeError:  # the constructor of a class with slots has failed
+            return
+        try:
+            name = str(self)
+        except Exception:
+            return  # half constructed: the constructor's error was raised to the caller
+        warn_of_waste(f"{name} was never awaited", self._site, self)
 
 
 def warn_of_waste(what: str, site: tuple[CodeType, int] | None, source: object) -> None:

@@ -31,7 +31,7 @@ from numbasync.errors import (
     DriverError,
     OutOfDeviceMemoryError,
 )
-from numbasync.native import known
+from numbasync.native import compiled, known
 from numbasync.ops.backpressure import Admission, Capacity, is_limited
 from numbasync.ops.home import how_to_run_on
 from numbasync.ops.host_copies import HostCopyBack, HostReading
@@ -66,16 +66,14 @@ class Context(Public):
         submission: the submission that the enqueued work belongs to.
     """
 
-    # Defaults are class attributes, because most contexts keep them.
-    _closed = _suspended = False
+    _closed = _suspended = False  # defaults of the class, which most contexts keep
     admission: Admission | None = None  # the limits that the operation is submitted under
     awaited = False  # the submitting task is suspended until the work is done
     reading: HostReading | None = None  # the pending copy out of the caller's host memory
     copy_backs: tuple[HostCopyBack, ...] = ()  # copies that need not run on the caller's thread
     waits_for: Any = None  # a SharedRun whose steps another operation is taking
     records = False  # True: work is recorded for a graph, not enqueued
-    # Work was enqueued, an access recorded or a wait added: the submission needs a number.
-    _used = False
+    _used = False  # work was enqueued, an access recorded or a wait added: it needs a number
     _ordered: set[Submission] | None = None
 
     def __init__(
@@ -371,6 +369,7 @@ class Context(Public):
             ctx = ctx.parent
         return ctx is not None
 
+    @compiled
     def __del__(self) -> None:
         # Dropped half-way, with its event loop or by ^C: the device may be running it.
         if not self._closed and (self._used or self._suspended) and not self.records:

@@ -17,7 +17,7 @@ from numbasync.device.device import Device, current_device, default_device
 from numbasync.device.policies import StreamPoolRoundRobin
 from numbasync.device.stream import Stream
 from numbasync.native import compiled
-from numbasync.ops.home import device_at
+from numbasync.ops.home import Home, device_at
 from numbasync.ops.prerequisites import beside
 from numbasync.ops.protocols import Operation
 
@@ -43,12 +43,15 @@ class _Start:
 @compiled
 def is_started(op: Operation[Any]) -> bool:
     """Whether the device that `op` is going to run on has been used before."""
-    home = op.home  # as few calls as can be: most awaits without the core pass here
-    if home is None:
-        home = current_device()
-    elif isinstance(home, Stream):
+    return op.stream is not None or is_started_at(op.home)
+
+
+def is_started_at(home: Home) -> bool:
+    """`is_started` of an operation with this home that names no stream."""
+    if isinstance(home, Stream):
         return True
-    return (home is not None and home.is_started) or op.stream is not None
+    device = home or current_device()
+    return device is not None and device.is_started
 
 
 def starting(op: Operation[Any]) -> Generator[Any, None, None]:

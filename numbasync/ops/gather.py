@@ -17,7 +17,7 @@ from numbasync.ops.enqueue import try_enqueue
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
-from numbasync.ops.run import claimed, describe, stream_for
+from numbasync.ops.run import describe, stream_for, stream_if_started
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -189,19 +189,18 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any] | Submission:
     if isinstance(op, DeviceFuture):
         op.want(site)
         return op
-    if hasattr(op, "steps") and not first_use.is_started(op):
-        return asyncio.ensure_future(_once_started(claimed(op), site))
-    if getattr(op, "has_fast_path", False) and submission_queue.is_empty():
-        op.consume()
-        exclusive.check()
-        stream = stream_for(op)
-        submission = try_enqueue(op, stream, signal=False)
-        if submission is not None:
-            submission.site = site
-            return submission
-        return _wanted(op, stream, site)
     if hasattr(op, "steps"):
-        return _wanted(claimed(op), stream_for(op), site)
+        op.consume()
+        stream = stream_if_started(op)
+        if stream is None:
+            return asyncio.ensure_future(_once_started(op, site))
+        if op.has_fast_path and submission_queue.is_empty():
+            exclusive.check()
+            submission = try_enqueue(op, stream, signal=False)
+            if submission is not None:
+                submission.site = site
+                return submission
+        return _wanted(op, stream, site)
     if isinstance(op, list | tuple):
         raise OperationError(
             f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."

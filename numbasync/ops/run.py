@@ -28,6 +28,7 @@ from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
 from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
 from numbasync.ops.future import DeviceFuture
+from numbasync.ops.home import Home
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 
@@ -58,17 +59,7 @@ def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None =
     """
     named = op.stream
     if policy is None:
-        if named is not None:
-            return named
-        home = op.home
-        if home is None:
-            return default_device().policy.next_stream()
-        if isinstance(home, Stream):
-            return home
-        stream = home.policy.next_stream()
-        # A policy may give other devices' streams, to operations that may run anywhere.
-        is_elsewhere = isinstance(stream, Stream) and stream.device is not home
-        return home.new_stream() if is_elsewhere else stream
+        return named or stream_at(op.home)
     scheduler: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
     if scheduler is None or isinstance(scheduler, type):
         raise OperationError(
@@ -79,6 +70,30 @@ def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None =
         return resolve_stream(op, named, scheduler if isinstance(scheduler, Stream) else None)
     chosen: Stream = scheduler.next_stream()
     return chosen
+
+
+def stream_at(home: Home) -> Stream:
+    """The next stream of the policy of a home, or the stream that it is."""
+    if home is None:
+        return default_device().policy.next_stream()
+    if isinstance(home, Stream):
+        return home
+    stream = home.policy.next_stream()
+    # A policy may give other devices' streams, to operations that may run anywhere.
+    is_elsewhere = isinstance(stream, Stream) and stream.device is not home
+    return home.new_stream() if is_elsewhere else stream
+
+
+def stream_if_started(op: Operation[Any]) -> Stream | None:
+    """`stream_for(op)`; None if its device has not been used before. The operation is asked once
+    for its home: most awaits without the core pass here.
+    """
+    stream = op.stream
+    if stream is None:
+        home = op.home
+        if first_use.is_started_at(home):
+            stream = stream_at(home)
+    return stream
 
 
 def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> Stream:
@@ -246,9 +261,10 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
     op.consume()
     if _get_running_loop() is None:
         raise reactor.no_loop()
-    if not first_use.is_started(op):
+    stream = stream_if_started(op)
+    if stream is None:
         yield from first_use.starting(op)
-    stream = stream_for(op)
+        stream = stream_for(op)
     submission = None
     try:
         if op.has_fast_path and submission_queue.is_empty():

@@ -33,6 +33,24 @@ class _Unknown:
     """
 
 
+class _OfArrays:
+    """A method of NumPy's arrays: an attribute that is missing, and whose error says what to write.
+    No `__getattr__`, which would make every access to an operation's attributes slower.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, op: object, owner: type) -> NoReturn:
+        error = f"{owner.__name__!r} object has no attribute {self._name!r}"
+        if op is None:
+            raise AttributeError(error)
+        raise AttributeError(
+            f"{error}.\n{op} is an operation, not its value: write "
+            f"(await op.to_host()).{self._name}(...)"
+        )
+
+
 class ValueMethods(Generic[T_co]):
     """The methods of tensors, of tuples and of the results of launches that operations offer."""
 
@@ -47,7 +65,19 @@ class ValueMethods(Generic[T_co]):
     # --- refused, because the value does not exist yet ---
 
     __hash__ = object.__hash__
-    __array_ufunc__ = None  # makes NumPy leave `array == op` and the like to the operation
+
+    if not TYPE_CHECKING:  # a type checker should report their use as an error
+        all, any, argmax, argmin, cumsum, dot, max, mean = (_OfArrays() for _ in range(8))
+        min, prod, round, sort, std, sum, transpose, var = (_OfArrays() for _ in range(8))
+
+        def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+            # What NumPy calls for an array on the left of an operator, and for its functions.
+            if ufunc.__name__ in ("equal", "not_equal") and method == "__call__":
+                return self == inputs[inputs[0] is self]
+            raise OperationError(
+                f"{self} is an operation, not its value, so NumPy cannot compute with it: write "
+                "await op.to_host()."
+            )
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same operation. To compare values, await the operation first.

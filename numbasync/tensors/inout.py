@@ -132,24 +132,26 @@ def check_settled(
     Raises:
         StateError: such an operation exists; the caller must await it first.
     """
-    arrays = list(arrays)
     for name, array in arrays:
         if direct(array) is None:
+            for target, writer in _pending():
+                if overlap(array, target):
+                    raise StateError(
+                        f"kernel {kernel}: {name} is an array of shape {array.shape} that "
+                        f"{writer.described} writes through na.inout when it is done, and it is "
+                        "not.\nAwait that first; or keep a tensor, t = await na.from_host(array), "
+                        "whose operations are ordered by themselves."
+                    )
             check_filled(array, submission, f"kernel {kernel}: {name}")
+
+
+def _pending() -> list[tuple[HostArray, Submission]]:
+    """The arrays that are still to be written, and by whom."""
     if not _written:
-        return
+        return []
     with _lock:
         _written[:] = [entry for entry in _written if _is_open(*entry[1:])]
-        busy = list(_written)
-    for name, array in arrays:
-        for target, submission, _ in busy:
-            if direct(array) is None and overlap(array, target):
-                raise StateError(
-                    f"kernel {kernel}: {name} is an array of shape {array.shape} that "
-                    f"{submission.described} writes through na.inout when it is done, and it is "
-                    "not.\nAwait that first; or keep a tensor, t = await na.from_host(array), "
-                    "whose operations are ordered by themselves."
-                )
+        return [(array, submission) for array, submission, _ in _written]
 
 
 def note(ctx: Context, array: HostArray) -> None:

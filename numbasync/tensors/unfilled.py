@@ -32,9 +32,10 @@ def overlap(a: HostArray, b: HostArray) -> bool:
 def is_filled(array: HostArray, submission: Submission) -> bool:
     """Whether an upload that belongs to `submission` may read the array now."""
     base = array.base
-    is_of_caller = base is None or (isinstance(base, np.ndarray) and base.dtype is not _BYTES)
-    if is_of_caller and submission.after is None and submission.dependencies is None:
-        return True  # in no memory of a download, and no other copy to the host is pending
+    # In no memory of a download, and no other copy to the host is pending.
+    is_plain = base is None or (isinstance(base, np.ndarray) and base.dtype is not _BYTES)
+    if is_plain and submission.after is None and submission.dependencies is None:
+        return True
     return filler_of(array, submission) is None
 
 
@@ -98,7 +99,10 @@ def _bases(array: HostArray) -> Iterator[object]:
 
 
 def _is_block(thing: object) -> bool:
-    return not isinstance(thing, np.ndarray) or (thing.dtype is _BYTES and thing.ndim == 1)
+    """Whether it may be a `host_block`, or bytes of a `host_buffer`."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype is _BYTES and thing.ndim == 1
+    return isinstance(getattr(thing, "address", None), int)
 
 
 def _holds(submission: Submission, holders: set[int]) -> bool:

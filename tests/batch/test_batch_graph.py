@@ -210,9 +210,9 @@ def test_no_other_threads_replay_comes_between_the_uploads_and_the_launch(
         device.submit_lock.release()
         return g._claim(Submission(g.stream, "another replay"))
 
-    def writes(given: Any) -> Any:
+    def writes(given: Any, submission: Submission) -> Any:
         another.append(begin(may_another_thread_begin)())
-        return write(given)
+        return write(given, submission)
 
     monkeypatch.setattr(g, "_put", writes)
     if way == "step by step":

@@ -80,11 +80,12 @@ async def test_another_devices_streams_are_refused(
 ) -> None:
     t, here = na.ones(N).sync_on(far.new_stream()), device.new_stream()
     advice = f"communicator is of {far.label}(?s:.)*Name no stream"
-    for make in (
+    makes: list[Callable[[], na.DeviceOp[Any]]] = [
         lambda: all_reduce(t, comm=two[0]),
         lambda: broadcast(t, 1, comm=two[0]),
         lambda: recv(N, 1, two[0]),
-    ):
+    ]
+    for make in makes:
         with pytest.raises(DeviceMismatchError, match=advice):
             make().sync_on(here)
         with pytest.raises(DeviceMismatchError, match=advice):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 
 from numbasync import native
 from numbasync.device.storage import MemoryPool
-from tests.interrupting import Interrupt
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 both_ways = pytest.mark.parametrize("on", [True, False])
@@ -62,39 +59,12 @@ def test_blocks_are_counted_and_returned_as_by_python(
     assert answers[0] == answers[1]
 
 
-def test_no_block_is_lost_where_a_program_is_interrupted() -> None:
-    """^C at each bytecode of `reuse` and `free`, without the core, whose functions have none."""
-    memory, at = gpu_memory(), 0
-    native.switch(False)
-    try:
-        while True:
-            pool, interrupt = pool_with(memory, 2), Interrupt(at)
-            with suppress(KeyboardInterrupt):
-                interrupt.run(lambda pool=pool: pool.free(pool.reuse(256)))
-            where, used = interrupt.where, pool.used
-            blocks = pool._spare[256]
-            assert used == 0, where
-            assert list(pool._counted) == sorted(block.address for block in blocks), where
-            assert pool._spare_bytes == 256 * len(blocks), where
-            if where is None:
-                break
-            at += 1
-    finally:
-        native.switch(True)
-    assert at > 50
-    assert len(blocks) == 2
-
-
 def pool_with(memory: Any, count: int) -> Any:
     """A pool with free blocks of 256 bytes."""
     blocks = object.__new__(memory.CudaPool)
     blocks._spare, blocks._lock, blocks._most_spare = {}, native.new_lock(), 10_000
     blocks._spare[256] = [memory.CudaMemory(i, 256) for i in range(count)]
     blocks._spare_bytes, blocks._used, blocks._high = 256 * count, 0, 0
-    blocks._lost, blocks._is_exact = deque(), True
-    blocks._counted = {
-        block.address: memory._Counted(block, blocks._lost.append) for block in blocks._spare[256]
-    }
     return blocks
 
 

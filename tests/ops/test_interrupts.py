@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import warnings
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ def interrupted(
             warnings.simplefilter("ignore", RuntimeWarning)  # of operations that did not run
             warnings.simplefilter("ignore", ResourceWarning)  # of loops, before they were closed
             yield Interrupted(device)
-            gc.collect()  # operations that did not run, in cycles of tracebacks, say so here
     finally:
         native.switch(True)
 

@@ -38,6 +38,19 @@ def test_an_operation_has_no_truth_and_no_elements(device: na.Device) -> None:
     assert op.sync() == (1, 2)
 
 
+def test_functions_of_numpy_say_what_to_write(device: na.Device) -> None:
+    op: Any = na.ones(4).shared()
+    for function in (
+        np.sum, np.mean, np.max, np.prod, np.any, np.std, np.sqrt, np.cumsum, np.sort,
+        lambda op: np.add(op, 1), lambda op: np.ones(4) + op, lambda op: np.float32(2) * op,
+        lambda op: op.sum(), lambda op: op.mean(axis=0), lambda op: op.argmax(), lambda op: op.dot,
+    ):  # fmt: skip
+        with pytest.raises((OperationError, AttributeError), match=r"write \(?await op\.to_host"):
+            function(op)
+    assert not hasattr(op, "sum") and not hasattr(na.DeviceOp, "sum") and "sum" not in dir(op)
+    op.suppress_warning()
+
+
 def test_operations_are_kept_in_containers(device: na.Device) -> None:
     one, two = na.value(1).shared(), na.value(2).shared()
     both: list[Any] = [None, "x", one, two]

@@ -65,7 +65,7 @@ def test_a_closure_may_not_upload_what_is_not_there_yet(
         for _ in range(2):  # with a plan, too
             with gate(stream):
                 op = DOWNLOADS[download](t).then(lambda a: upload(a, z))  # noqa: B023
-                with pytest.raises(StateError, match=r"a = await t\.to_host\(\)"):
+                with pytest.raises(StateError, match=r"Await (it|that) first"):
                     op.async_on(stream)
             stream.synchronize()
         assert z.to_host().sync().tolist() == [0] * N, name
@@ -77,10 +77,8 @@ def test_an_argument_is_refused_by_its_name(
     device: na.Device, stream: na.Stream, core: bool
 ) -> None:
     t, z = na.full(N, 5).sync(), na.zeros(N).sync()
-    with (
-        gate(stream),
-        pytest.raises(StateError, match=r"(?s)kernel saxpy: x is .* pass the tensor"),
-    ):
+    message = r"(?s)kernel saxpy: x is .* pass the tensor"
+    with gate(stream), pytest.raises(StateError, match=message):
         saxpy(z, 1.0, t.to_host()).async_on(stream)
     assert z.to_host().sync().tolist() == [0] * N
     saxpy(z, 1.0, t).sync()
@@ -104,7 +102,7 @@ def test_large_ones_too(device: na.Device, stream: na.Stream, core: bool) -> Non
     t = na.full(LARGE, 5).sync()
     for download in (lambda t: t.to_host(), copied_out):
         with gate(stream), pytest.raises(StateError, match="Await it first"):
-            download(t).then(lambda a: na.from_host(a)).async_on(stream)  # type: ignore[no-untyped-call]
+            download(t).then(lambda a: na.from_host(a)).async_on(stream)
 
 
 async def test_another_devices_download_is_waited_for_too(device: na.Device, core: bool) -> None:

@@ -54,8 +54,8 @@ class _Signals:
         the call has ended meanwhile.
         """
         self.raised -= 1
-        if self.is_open:
-            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
+        if self.is_open:  # not so soon that it comes here, where it would be printed, too
+            signal.setitimer(signal.ITIMER_REAL, LATE, AGAIN)
 
 
 def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
@@ -25,25 +22,13 @@ _Attribute = cu.CUmemPool_attribute
 class CudaMemory:
     """One allocation of a pool. `lent`: another library may have used the memory."""
 
-    __slots__ = ("__weakref__", "address", "lent", "nbytes", "pointer")
+    __slots__ = ("address", "lent", "nbytes", "pointer")
 
     def __init__(self, pointer: Any, nbytes: int) -> None:
         self.pointer = pointer
         self.lent = False
         self.address = int(pointer)
         self.nbytes = nbytes
-
-
-class _Counted(weakref.ref[CudaMemory]):
-    """An allocation that the pool has not freed. If its memory ends nevertheless, ^C has ended what
-    took it from the pool or gave it back; no code has to run for that.
-    """
-
-    __slots__ = ("nbytes", "pointer")
-
-    def __init__(self, memory: CudaMemory, _lost: Callable[[_Counted], None]) -> None:
-        self.pointer = memory.pointer
-        self.nbytes = memory.nbytes
 
 
 LARGEST_SPARE = 2**20  # bytes; for larger blocks, a driver call is cheap in comparison
@@ -61,8 +46,8 @@ class CudaPool:
     """
 
     __slots__ = (
-        "__weakref__", "_counted", "_device", "_high", "_is_exact", "_lock", "_lost", "_most_spare",
-        "_pool", "_resource", "_spare", "_spare_bytes", "_used",
+        "__weakref__", "_device", "_high", "_lock", "_most_spare", "_pool", "_resource", "_spare",
+        "_spare_bytes", "_used",
     )  # fmt: skip
 
     def __init__(self, device: Gpu) -> None:
@@ -71,9 +56,6 @@ class CudaPool:
         self._spare: dict[int, list[CudaMemory]] = {}  # by size
         self._spare_bytes = self._used = self._high = 0
         self._most_spare = MOST_SPARE
-        self._counted: dict[int, _Counted] = {}  # by address
-        self._lost: deque[_Counted] = deque()  # counted, and in nobody's hands
-        self._is_exact = True  # False: ^C has left the numbers and the lists behind one another
         # Reentrant: a finaliser may free memory inside `allocate`.
         self._lock = new_lock()
         self._resource = DeviceMemoryResource(device.core, DeviceMemoryResourceOptions())
@@ -87,7 +69,6 @@ class CudaPool:
         if block is not None:
             return block
         enter(self._device)
-        self._recover()
         result, pointer = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, stream.handle)
         if result:
             error = error_of(result, "cuMemAllocFromPoolAsync")
@@ -100,17 +81,11 @@ class CudaPool:
                     "Drop tensors that are no longer needed, or work in smaller pieces."
                 )
             raise error
-        memory = CudaMemory(pointer, nbytes)
-        with self._lock:
-            try:
-                self._counted[memory.address] = _Counted(memory, self._lost.append)
-                self._used += nbytes
-            except BaseException:  # ^C, here and below
-                self._is_exact = False
-                raise
-            self._high = max(self._high, self._used)
         counters.allocations += 1
-        return memory
+        with self._lock:
+            self._used += nbytes
+            self._high = max(self._high, self._used)
+        return CudaMemory(pointer, nbytes)
 
     @compiled
     def reuse(self, nbytes: int) -> CudaMemory | None:
@@ -120,13 +95,10 @@ class CudaPool:
         with self._lock:
             try:
                 block = spare.pop()
-                self._spare_bytes -= nbytes
-                self._used = used = self._used + nbytes
             except IndexError:  # emptied meanwhile by another thread or by a finaliser
                 return None
-            except BaseException:
-                self._is_exact = False
-                raise
+            self._spare_bytes -= nbytes
+            self._used = used = self._used + nbytes
             if used > self._high:
                 self._high = used
         counters.allocations += 1
@@ -136,41 +108,20 @@ class CudaPool:
     def free(self, memory: CudaMemory) -> None:
         nbytes = memory.nbytes
         with self._lock:
-            try:
-                self._used -= nbytes
-                if nbytes <= LARGEST_SPARE and not memory.lent:
-                    self._spare_bytes += nbytes
-                    spare = self._spare.get(nbytes)
-                    if spare is None:
-                        spare = self._spare[nbytes] = []
-                    spare.append(memory)
-                    if self._spare_bytes <= self._most_spare:
-                        return
-                    surplus = self._surplus(spare)
-                else:
-                    surplus = [memory]
-            except BaseException:
-                self._is_exact = False
-                raise
+            self._used -= nbytes
+            if nbytes <= LARGEST_SPARE and not memory.lent:
+                self._spare_bytes += nbytes
+                spare = self._spare.get(nbytes)
+                if spare is None:
+                    spare = self._spare[nbytes] = []
+                spare.append(memory)
+                if self._spare_bytes <= self._most_spare:
+                    return
+                surplus = self._surplus(spare)
+            else:
+                surplus = [memory]
         for block in surplus:
             self._return(block)
-
-    def _recover(self) -> None:
-        """Free the blocks that ^C has left in nobody's hands, and count again."""
-        if not self._lost and self._is_exact:
-            return
-        with self._lock:
-            self._is_exact = False
-            while self._lost:
-                lost = self._lost[0]
-                memory = CudaMemory(lost.pointer, lost.nbytes)
-                memory.lent = True  # not known, so freed as if it were
-                self._lost.popleft()
-                self._return(memory)
-            self._spare_bytes = sum(m.nbytes for ms in list(self._spare.values()) for m in ms)
-            counted = sum(c.nbytes for c in list(self._counted.values()))
-            self._used = counted - self._spare_bytes
-            self._is_exact = True
 
     def _surplus(self, latest: list[CudaMemory]) -> list[CudaMemory]:
         """The blocks to free. The latest block stays, since its size is likely to be needed
@@ -195,7 +146,6 @@ class CudaPool:
         # another library may not have: a library may drop its array before its kernel has run.
         # Most libraries work on the legacy default stream, so lent blocks are freed behind that.
         # A finaliser must not raise, and at interpreter exit the driver may be gone.
-        self._counted.pop(memory.address, None)  # first: it must not be freed twice
         with contextlib.suppress(Exception):
             device = self._device
             stream = device.stream_behind_default if memory.lent else device.idle_stream
@@ -208,11 +158,9 @@ class CudaPool:
 
     @property
     def used(self) -> int:
-        self._recover()
         return self._used
 
     def stats(self) -> MemoryStats:
-        self._recover()
         reserved = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
         high = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
         with self._lock:
@@ -221,7 +169,7 @@ class CudaPool:
 
     def reset_high(self) -> None:
         with self._lock:
-            self._high = self.used
+            self._high = self._used
         self._set(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
 
     def trim(self) -> None:
