@@ -150,6 +150,7 @@ def test_the_arrays_of_a_table_end_with_it(device: na.Device) -> None:
     gc.disable()
     try:
         del b
+        device.synchronize()  # which lets go of what streams have kept
         assert device.memory_stats().used_current == before
     finally:
         gc.enable()
