@@ -32,7 +32,8 @@ cdef inline bint may_be_read(object array, object submission) except -1:
     """`unfilled.is_filled`: only Python looks for who is still to fill the array."""
     cdef object base = array.base
     if holds(submission, at_after, None) and holds(submission, at_dependencies, None) and (
-        base is None or (type(base) is ndarray and base.dtype is not bytes_dtype)
+        base is None
+        or (type(base) is ndarray and base.base is None and base.dtype is not bytes_dtype)
     ):
         return True
     return is_filled_by_python(array, submission)

@@ -32,8 +32,11 @@ def overlap(a: HostArray, b: HostArray) -> bool:
 def is_filled(array: HostArray, submission: Submission) -> bool:
     """Whether an upload that belongs to `submission` may read the array now."""
     base = array.base
-    # In no memory of a download, and no other copy to the host is pending.
-    is_plain = base is None or (isinstance(base, np.ndarray) and base.dtype is not _BYTES)
+    # In no memory of a download, also not as a view of one, and no other copy to the host is
+    # pending.
+    is_plain = base is None or (
+        isinstance(base, np.ndarray) and base.base is None and base.dtype is not _BYTES
+    )
     if is_plain and submission.after is None and submission.dependencies is None:
         return True
     return filler_of(array, submission) is None
