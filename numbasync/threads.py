@@ -48,7 +48,7 @@ def submit(executor: Executor, call: Callable[[], T]) -> Future[T]:
     """
     future: Future[T] = Future()
     try:
-        executor.submit(_run, future, call)
+        executor.submit(complete, future, call)
     except RuntimeError:
         if future.cancel():
             raise
@@ -64,13 +64,14 @@ def call(function: Callable[[], T], name: str) -> Future[T]:
     future: Future[T] = Future()
     context: Any = contextvars.copy_context()
     thread = threading.Thread(
-        target=context.run, args=(_run, future, function), name=name, daemon=True
+        target=context.run, args=(complete, future, function), name=name, daemon=True
     )
     start(thread, name)
     return future
 
 
-def _run(future: Future[T], call: Callable[[], T]) -> None:
+def complete(future: Future[T], call: Callable[[], T]) -> None:
+    """Call, and give the future the result or the error, unless it was cancelled before."""
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -12,9 +12,11 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from numbasync.fork import in_child
+from numbasync.threads import complete
 
 T = TypeVar("T")
 
@@ -69,15 +71,7 @@ def submit_with_result(call: Callable[[], T]) -> Future[T]:
     """`submit`, with a future of the result. Cancelling it before a thread starts skips `call`."""
     future: Future[T] = Future()
 
-    def work() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    submit(work)
+    submit(partial(complete, future, call))
     return future
 
 
