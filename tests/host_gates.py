@@ -48,10 +48,7 @@ class _Held:
 
 
 def _held(stream: CudaStream) -> _Held:
-    found = stream.__dict__.get("_held")
-    if found is None:
-        found = stream.__dict__["_held"] = _Held()
-    return found
+    return _held_by.setdefault(stream, _Held())
 
 
 def _enqueue(stream: CudaStream, call: Callable[[], Any]) -> None:
@@ -69,7 +66,7 @@ def _drain_all() -> None:
     moved = True
     while moved:
         moved = False
-        for stream in _streams:
+        for stream in list(_held_by):
             moved = _drain(stream) or moved
 
 
@@ -96,7 +93,8 @@ def _drain(stream: CudaStream) -> bool:
     return moved
 
 
-_streams: list[CudaStream] = []
+# In the order in which they were made. None is given up: the process ends with the tests.
+_held_by: dict[CudaStream, _Held] = {}
 _init = CudaStream.__init__
 _record, _wait, _write = CudaStream.record, CudaStream.wait, CudaStream.write
 _query, _synchronize, _wake = CudaStream.query, CudaStream.synchronize, CudaStream.wake
@@ -104,7 +102,7 @@ _query, _synchronize, _wake = CudaStream.query, CudaStream.synchronize, CudaStre
 
 def _new(self: CudaStream, *args: Any) -> None:
     _init(self, *args)
-    _streams.append(self)
+    _held(self)
 
 
 def hold(self: CudaStream) -> Callable[[], None]:

@@ -74,3 +74,20 @@ def test_kernels_of_batches_read_and_write_nothing_else(
     assert result.returncode == 0, said
     assert "ERROR SUMMARY: 0 errors" in said, said
     assert "programs 15" in said, said
+
+
+def test_gates_hold_the_host_under_the_tool(
+    sanitizer: str, tmp_path: Path, python: str, python_env: dict[str, str], root: Path
+) -> None:
+    """`tests.host_gates`, with which the suite runs under the tool: CONTRIBUTING.md says how."""
+    result = subprocess.run(
+        [sanitizer, "--tool", "memcheck", "--target-processes", "application-only",
+         "--report-api-errors", "no", "--show-backtrace", "no", "--error-exitcode", "3",
+         python, "-m", "pytest", "-q", "--device", "cuda", "-p", "numbasync.testing.plugin",
+         "-p", "tests.host_gates", "-p", "no:cacheprovider", "tests/device/test_devices.py"],
+        capture_output=True, text=True, timeout=600, cwd=root, check=False,
+        env={**python_env, "NUMBASYNC_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    said = result.stdout + result.stderr
+    assert "ERROR SUMMARY: 0 errors" in said, said
+    assert " passed" in said and " failed" not in said and " error" not in said, said
