@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,13 @@ def test_mistakes_are_named(
 
 
 def command(python: str, env: dict[str, str], *args: str) -> subprocess.Popen[str]:
-    """The command in a process group of its own."""
+    """The command in a process group of its own, in which ^C is heard: a shell that has started
+    these tests in the background has them ignore it, and their children with them.
+    """
     return subprocess.Popen(
         [python, "-m", "numbasync", "cluster-demo", "--workers", "2", *args],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         env={**env, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default", "COLUMNS": "120"},
     )  # fmt: skip
 
