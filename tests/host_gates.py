@@ -98,6 +98,7 @@ _held_by: dict[CudaStream, _Held] = {}
 _init = CudaStream.__init__
 _record, _wait, _write = CudaStream.record, CudaStream.wait, CudaStream.write
 _query, _synchronize, _wake = CudaStream.query, CudaStream.synchronize, CudaStream.wake
+_spin_poll = CudaStream.spin_poll
 
 
 def _new(self: CudaStream, *args: Any) -> None:
@@ -145,6 +146,10 @@ def write(self: CudaStream, sequence: int) -> None:
 
 def query(self: CudaStream) -> bool:
     return not _held(self).entries and _query(self)
+
+
+def spin_poll(self: CudaStream) -> bool:
+    return not _held(self).entries and _spin_poll(self)
 
 
 def synchronize(self: CudaStream) -> None:
@@ -216,15 +221,19 @@ def _download(self: CudaStream, block: Any, src: Any, queue: Any) -> Any:
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "__init__": _new, "hold": hold, "record": record, "wait": wait, "write": write,
-    "query": query, "synchronize": synchronize, "wake": wake,
+    "query": query, "spin_poll": spin_poll, "synchronize": synchronize, "wake": wake,
     "launch": _through_queue("launch"), "fill": _through_queue("fill"),
+    "replay": _through_queue("replay"), "copy_peer": _through_queue("copy_peer"),
     "upload": _upload, "download": _download,
 }  # fmt: skip
 for _name, _method in _METHODS.items():
     setattr(CudaStream, _name, _method)
-_COUNTED = {"launch": 1, "upload": 1, "download": 1, "copy": 1, "fill": 0}
-for _name in _COUNTED:
-    _counter = "launches" if _name == "launch" else "copies"
-    setattr(CudaQueue, _name, _later(getattr(CudaQueue, _name), _counter, _COUNTED[_name]))
+_COUNTED = {  # the counter of each method of a queue, and what a call adds to it
+    "launch": ("launches", 1), "replay": ("replays", 1), "upload": ("copies", 1),
+    "download": ("copies", 1), "copy": ("copies", 1), "copy_peer": ("copies", 1),
+    "fill": ("copies", 0), "generate": ("launches", 0),
+}  # fmt: skip
+for _name, (_counter, _count) in _COUNTED.items():
+    setattr(CudaQueue, _name, _later(getattr(CudaQueue, _name), _counter, _count))
 CudaEvent.query = _event_query
 CudaEvent.synchronize = _event_synchronize
