@@ -12,6 +12,13 @@ from numba import cuda
 import numbasync as na
 
 
+def full(*values: Any) -> Any:
+    """Values of a parametrised test that only `--tier all` runs: a case more, for which another
+    kernel is compiled, which takes seconds on the CPU device and little time on a GPU.
+    """
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 @na.launcher
 @cuda.jit
 def saxpy(z: na.KernelOutput, a, x: na.KernelInput):

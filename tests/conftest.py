@@ -1,4 +1,4 @@
-"""The two tiers of this suite, its order, and fixtures of every room."""
+"""The tiers of this suite, its order, and fixtures of every room."""
 
 from __future__ import annotations
 
@@ -55,11 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--tier", choices=("quick", "slow", "all"),
         help="quick: without the files that take long, as plain `pytest` does; slow: those alone; "
-        "all: everything, as whenever files, -k or -m are given",
+        "all: everything, and the cases marked full, as whenever files, -k or -m are given",
     )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: a case more of a test, that only --tier all runs")
     if config.option.tier is None:  # workers of pytest-xdist are told
         chosen = config.option.keyword or config.option.markexpr
         is_plain = config.args_source is not pytest.Config.ArgsSource.ARGS and not chosen
@@ -89,6 +90,12 @@ def is_of_tier(path: Path, config: pytest.Config) -> bool:
     return config.option.tier == "all" or is_slow(path) == (config.option.tier == "slow")
 
 
+def is_item_of_tier(item: pytest.Item, config: pytest.Config) -> bool:
+    """Whether the test is to run: cases with the mark `full` run with all others only."""
+    is_case_more = item.get_closest_marker("full") is not None
+    return is_of_tier(item.path, config) and (config.option.tier == "all" or not is_case_more)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A file of the other tier is not even imported, unless it is named."""
     is_of_tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
@@ -98,9 +105,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     place = {name: i for i, name in enumerate(SLOW)}
     items.sort(key=lambda item: place.get(item.path.name, len(SLOW)))
-    others = [item for item in items if not is_of_tier(item.path, config)]
+    others = [item for item in items if not is_item_of_tier(item, config)]
     if others:
-        items[:] = [item for item in items if is_of_tier(item.path, config)]
+        items[:] = [item for item in items if is_item_of_tier(item, config)]
         config.hook.pytest_deselected(items=others)
 
 

@@ -43,6 +43,7 @@ async def test_lengths_and_shared_heads(device: na.Device, causal: bool) -> None
     assert not got[2].any()  # no key is seen
 
 
+@pytest.mark.full
 async def test_a_mask(device: na.Device) -> None:
     q, k, v = (normal(2, 2, n, 32, seed=i) for i, n in enumerate((9, 70, 70)))
     seen = np.random.default_rng(5).random((2, 1, 9, 70)) < 0.4
@@ -63,6 +64,7 @@ async def test_scores_that_grow_from_key_to_key(device: na.Device) -> None:
     np.testing.assert_allclose(await out.to_host(), want, atol=2e-3)
 
 
+@pytest.mark.full
 async def test_sequences_one_behind_the_other(device: na.Device) -> None:
     projected = normal(160, 4, 32, seed=6)
     offsets, lengths = np.array([0, 3, 3, 140, 159], np.int32), np.array([2, 0, 130, 0], np.int32)

@@ -13,6 +13,7 @@ from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync_kernels import nn
 from numbasync_kernels.nn.gelu import gelu_reference
 from numbasync_kernels.nn.split_tf32 import RIGHT, split_tf32
+from tests.common import full
 
 # Beside the unit of the result: sums of k products, rounded in float32 in an unknown order.
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
@@ -35,7 +36,7 @@ def checked(
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", [full(False), True])
 async def test_products(device: na.Device, size: tuple[int, int, int], transposed: bool) -> None:
     m, n, k = size
     for dtype in (np.float16, np.float32):
@@ -109,6 +110,7 @@ async def test_products_of_int8_are_exact(device: na.Device, size: tuple[int, in
         np.testing.assert_array_equal(await out.to_host(), a.astype(int) @ b.astype(int))
 
 
+@pytest.mark.full
 async def test_views_at_any_place(device: na.Device) -> None:
     a = normal(50, 99, seed=1).astype(np.float16)
     b = normal(99, 77, seed=2).astype(np.float16)

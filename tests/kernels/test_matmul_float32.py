@@ -11,11 +11,12 @@ import numbasync as na
 from numbasync_kernels.nn import matmul_float32 as products
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.matmul_float32 import COSTS, Tile, multiply_float32, tile_of
+from tests.common import full
 
 # Whether operands are transposed views, and m, n, k: less than a tile and a step, and several.
 CASES = [
     (False, [(4, 8, 4), (132, 68, 44), (8, 4, 0)]),  # four elements at a time
-    (True, [(4, 8, 4), (132, 68, 44)]),
+    full(True, [(4, 8, 4), (132, 68, 44)]),
     (True, [(2, 3, 2), (131, 67, 45), (3, 129, 8)]),  # one
 ]
 
@@ -58,6 +59,7 @@ async def test_products(
         await check(a, b, await placed(a, transposed), await placed(b, transposed))
 
 
+@pytest.mark.full
 async def test_views_of_which_nothing_around_is_used(device: na.Device) -> None:
     a, b = np.full((50, 99), np.nan, np.float32), np.full((99, 77), np.nan, np.float32)
     in_a, in_b = np.s_[3:43, 1:60], np.s_[5:64, 11:44]
@@ -66,7 +68,9 @@ async def test_views_of_which_nothing_around_is_used(device: na.Device) -> None:
     await check(a[in_a], b[in_b], left[in_a], right[in_b])
 
 
-@pytest.mark.parametrize("tile", [tile for tile in COSTS if tile != (64, 64)], ids=str)
+@pytest.mark.parametrize(
+    "tile", [Tile(64, 96), *map(full, COSTS.keys() - {Tile(64, 96), Tile(64, 64)})], ids=str
+)
 async def test_what_is_done_at_the_end(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, tile: Tile
 ) -> None:
@@ -87,7 +91,7 @@ async def test_no_rows(device: na.Device) -> None:
     assert (await multiply_float32(out, left, right)).shape == (0, 4)
 
 
-@pytest.mark.parametrize("offsets", [None, [0, 3, 3, 90, 140, 150]], ids=str)
+@pytest.mark.parametrize("offsets", [full(None), [0, 3, 3, 90, 140, 150]], ids=str)
 async def test_groups_of_rows(device: na.Device, offsets: list[int] | None) -> None:
     """Groups of less than a tile, of no row, of more than a tile; rows behind the last group."""
     rows, ends = 32, [*range(0, 161, 32)] if offsets is None else offsets

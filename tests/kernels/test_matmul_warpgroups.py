@@ -11,6 +11,7 @@ import numbasync as na
 from numbasync_kernels import nn
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.matmul_warpgroups import THREADS, dtype_of, matmul_warpgroups
+from tests.common import full
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +27,9 @@ def integers(*shape: int, seed: int) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(
     ("dtype", "columns", "rows_of_k", "stored"),
-    [("float16", 64, False, None), ("float16", 128, True, "float16"),
-     ("bfloat16", 64, True, "bfloat16"), ("float32", 64, False, "float32"),
-     ("float16", 256, False, None), ("float16", 96, False, "float16")],
+    [full("float16", 64, False, None), ("float16", 128, True, "float16"),
+     full("bfloat16", 64, True, "bfloat16"), ("float32", 64, False, "float32"),
+     full("float16", 256, False, None), full("float16", 96, False, "float16")],
 )  # fmt: skip
 async def test_products(
     device: na.Device, dtype: str, columns: int, rows_of_k: bool, stored: str | None
@@ -46,7 +47,7 @@ async def test_products(
     np.testing.assert_array_equal(await out.to_host(), want)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", [full("relu"), "gelu"])
 async def test_finished_products(device: na.Device, activation: str) -> None:
     m, n, k = 40, 48, 64
     a, b = integers(m, k, seed=1), integers(k, n, seed=2)

@@ -14,6 +14,7 @@ from numbasync_kernels import nn
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.matmul_warpgroups import dtype_of
 from numbasync_kernels.nn.matmul_warps import Tile, matmul_warps, tile_of
+from tests.common import full
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +30,9 @@ def integers(*shape: int, seed: int) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(
     ("dtype", "tile", "rows_of_k"),
-    [("float16", (64, 64, 2), (False, False)), ("float16", (64, 64, 3), (True, True)),
-     ("bfloat16", (64, 128, 3), (False, True)), ("float16", (128, 64, 4), (True, False)),
-     ("float32", (64, 64, 3), (False, False)), ("int8", (64, 64, 3), (False, False))],
+    [full("float16", (64, 64, 2), (False, False)), ("float16", (64, 64, 3), (True, True)),
+     ("bfloat16", (64, 128, 3), (False, True)), full("float16", (128, 64, 4), (True, False)),
+     full("float32", (64, 64, 3), (False, False)), ("int8", (64, 64, 3), (False, False))],
 )  # fmt: skip
 async def test_products(
     device: na.Device, dtype: str, tile: tuple[int, int, int], rows_of_k: tuple[bool, bool]
@@ -58,7 +59,7 @@ async def test_sizes(device: na.Device, size: tuple[int, int, int]) -> None:
     np.testing.assert_array_equal(await out.to_host(), a @ b.T)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", [full("relu"), "gelu"])
 async def test_finished_products(device: na.Device, activation: str) -> None:
     m, n, k = 40, 48, 64
     a, b = integers(m, k, seed=1), integers(k, n, seed=2)
@@ -95,12 +96,12 @@ def asked(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any,
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "left", "right", "rows_of_k"),
-    [("float16", "float32", "rows", "rows", (False, True)),
+    [full("float16", "float32", "rows", "rows", (False, True)),
      ("float16", "float32", "columns", "odd", (True, True)),
-     ("bfloat16", "float32", "odd", "columns", (False, False)),
-     ("float32", "tf32", "columns", "rows", (False, False)),
+     full("bfloat16", "float32", "odd", "columns", (False, False)),
+     full("float32", "tf32", "columns", "rows", (False, False)),
      ("float32", "tf32x3", "rows", "columns", (False, False)),
-     ("int8", "float32", "odd", "rows", (False, False))],
+     full("int8", "float32", "odd", "rows", (False, False))],
 )  # fmt: skip
 def test_routes(
     device: na.Device, asked: list[Any], dtype: str, precision: str, left: str, right: str,

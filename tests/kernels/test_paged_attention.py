@@ -86,6 +86,7 @@ async def test_any_number_of_blocks_shares_the_keys(device: na.Device) -> None:
         assert (away <= given.bound(0.0)).all(), (blocks, multiprocessors, away.max())
 
 
+@pytest.mark.full
 async def test_tensor_cores(device: na.Device) -> None:
     if device.limits.tensor_cores == "none":
         pytest.skip("float16 is multiplied without tensor cores, as float32 is")

@@ -10,13 +10,16 @@ import pytest
 import numbasync as na
 from numbasync_kernels.minilm import encoder, reference, weights
 from numbasync_kernels.minilm.text import batch
+from tests.common import full
 
 TEXTS = ["one", "two words", "a rather longer sentence of seven words"]
 # One layer, whose heads have 32 features.
 NETWORK = weights.made_up(replace(weights.SMALL, layers=1, heads=2, inner=64, vocabulary=100))
 
 
-@pytest.mark.parametrize("kinds", [(), ("warpgroups", "emulated")], ids=["threads", "tensor cores"])
+@pytest.mark.parametrize(
+    "kinds", [full(()), ("warpgroups", "emulated")], ids=["threads", "tensor cores"]
+)
 def test_float16_is_near_the_reference(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
 ) -> None:

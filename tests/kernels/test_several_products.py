@@ -18,6 +18,7 @@ from numbasync_kernels.nn.matmul_warpgroups import ROWS, THREADS, dtype_of, matm
 from numbasync_kernels.nn.matmul_warps import Tile
 from numbasync_kernels.nn.split_k import sum_of_parts
 from numbasync_kernels.nn.tiling import tiling
+from tests.common import full
 
 ENDS = [0, 3, 3, 140, 200, 200]  # of groups: short ones, empty ones, one of more than a tile
 
@@ -35,7 +36,7 @@ def grouped(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any,
     return want
 
 
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", [False, full(True)])
 async def test_a_batch(device: na.Device, transposed: bool) -> None:
     a, b = integers(3, 37, 40, seed=1), integers(3, 40, 70, seed=2)
     bias, residual = integers(70, seed=3), integers(3, 37, 70, seed=4)
@@ -51,6 +52,7 @@ async def test_a_batch(device: na.Device, transposed: bool) -> None:
     np.testing.assert_array_equal((await out.to_host()).astype(np.float32), want)
 
 
+@pytest.mark.full
 async def test_a_batch_of_products_without_terms(device: na.Device) -> None:
     left, right = await na.zeros((3, 4, 0), np.float16), await na.zeros((3, 0, 5), np.float16)
     out = await na.full((3, 4, 5), 7, np.float16)
@@ -68,7 +70,7 @@ async def test_a_batch_of_views(device: na.Device) -> None:
         np.testing.assert_array_equal(await out.to_host(), a[:, 5:25] @ b[::2])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", full("float32")])
 async def test_groups(device: na.Device, dtype: str) -> None:
     a, b = integers(210, 40, seed=1), integers(5, 40, 72, seed=2)
     left, right = [await na.from_host(x.astype(dtype_of(dtype))) for x in (a, b)]
@@ -78,7 +80,7 @@ async def test_groups(device: na.Device, dtype: str) -> None:
     np.testing.assert_array_equal(await out.to_host(), grouped(a, b))
 
 
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", [False, full(True)])
 async def test_groups_of_int8(device: na.Device, transposed: bool) -> None:
     a, b = integers(210, 40, seed=1), integers(5, 40, 72, seed=2)
     left = await na.from_host(a.astype(np.int8))
@@ -94,8 +96,8 @@ async def test_groups_of_int8(device: na.Device, transposed: bool) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "stored"),
-    [("float16", "rows"), ("bfloat16", "columns"), ("float16", "odd"), ("float32", "rows"),
-     ("int8", "columns"), ("int8", "odd")],
+    [full("float16", "rows"), ("bfloat16", "columns"), ("float16", "odd"), full("float32", "rows"),
+     full("int8", "columns"), ("int8", "odd")],
 )  # fmt: skip
 async def test_groups_by_warps(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, stored: str
@@ -124,7 +126,7 @@ async def test_groups_by_warps(
     assert len(tiles) == 1, "another kernel was chosen"
 
 
-@pytest.mark.parametrize("rows_of_k", [False, True])
+@pytest.mark.parametrize("rows_of_k", [False, full(True)])
 async def test_groups_by_warpgroups(device: na.Device, rows_of_k: bool) -> None:
     if device.limits.tensor_cores not in ("warpgroups", "emulated"):
         pytest.skip("wgmma needs compute capability 9.0")
@@ -157,7 +159,7 @@ async def test_parts_of_k_by_warpgroups(device: na.Device) -> None:
     assert m < ROWS, "the rows behind the last part's are the next part's"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", [full("float16"), "float32"])
 async def test_a_long_product_is_computed_in_parts(device: na.Device, dtype: str) -> None:
     m, n, k = 40, 72, 3000
     assert tiling(m, n, k // 64, 132).parts > 1

@@ -174,7 +174,7 @@ SEEDS = {
     "a graph is not told who uses its buffers": 2,
     "a buffer of a graph is an ordinary one": 2,
     "a graph does not keep its buffers": 2,
-    "branches are in no order": 4,
+    "branches are in no order": 2,
     "operands are not kept": 8,
 }
 

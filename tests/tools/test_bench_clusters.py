@@ -14,6 +14,7 @@ from numbasync.tools.bench import suites
 pytest.importorskip("distributed", reason="needs the extra dask")
 
 
+@pytest.mark.full
 def test_the_tables(device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from numbasync.tools.bench import clusters
 
