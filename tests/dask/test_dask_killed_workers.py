@@ -14,11 +14,10 @@ import pytest
 
 import numbasync as na
 from tests import sessions
-from tests.common import host, saxpy
+from tests.common import full, host, saxpy
 from tests.dask.conftest import local_cluster
 
 distributed = pytest.importorskip("distributed", reason="needs the extra dask")
-TASKS = 2_000
 
 
 def used(client: Any) -> dict[str, int]:
@@ -49,19 +48,20 @@ def scaled(n: int) -> na.DeviceOp[na.Tensor]:
     return na.ones(64).then(lambda z: saxpy(z, float(n), np.ones(64, np.float32))).output()
 
 
-def test_nothing_is_lost_with_a_worker(here: na.Device, tmp_path: Any) -> None:
+@pytest.mark.parametrize("tasks", [500, full(2_000)])
+def test_nothing_is_lost_with_a_worker(here: na.Device, tmp_path: Any, tasks: int) -> None:
     with local_cluster(tmp_path) as client:
         distributed.wait(na.dask.map_ops(client, scaled, range(8)))
         eventually(client, lambda: not any(used(client).values()))
         pids = client.run(os.getpid)
-        futures = na.dask.map_ops(client, scaled, range(TASKS))
+        futures = na.dask.map_ops(client, scaled, range(tasks))
         ended = distributed.as_completed(futures)
-        for _ in range(TASKS // 4):
+        for _ in range(tasks // 4):
             next(ended)
         victim = next(iter(pids.values()))
         os.kill(victim, signal.SIGKILL)
         elements = [host(tensor).tolist() for tensor in client.gather(futures)]
-        assert elements == [[n + 1] * 64 for n in range(TASKS)]
+        assert elements == [[n + 1] * 64 for n in range(tasks)]
         eventually(client, lambda: len(client.run(os.getpid)) == 2)
         assert victim not in client.run(os.getpid).values()
         del futures, ended
