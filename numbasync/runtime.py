@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from importlib import import_module
 from typing import Any, Self, TypeVar
 
 from numbasync.arguments import check_bool, with_type
@@ -261,6 +262,10 @@ class Runtime:
 # --- beforehand -----------------------------------------------------------------------
 
 
+# Modules that a program imports when it first uses a name of the package, which says which.
+imported_later = set[str]()
+
+
 class _Thread:
     """A prerequisite: a call on a thread."""
 
@@ -270,8 +275,8 @@ class _Thread:
 
 async def warm_up(*kernels: Launcher[Any] | DeviceOp[None]) -> None:
     """Do beforehand what the first operations of a process would wait for, while the loop turns:
-    find the devices, open the current one, import the compilers, and run one small operation of
-    each kind; then compile `kernels` for that device.
+    find the devices, open the current one, import the compilers and what batches, tuning and random
+    numbers need, and run one small operation of each kind; then compile `kernels` for that device.
 
         await na.warm_up(saxpy.compile(z, 2.0, x))
 
@@ -305,6 +310,9 @@ async def warm_up(*kernels: Launcher[Any] | DeviceOp[None]) -> None:
     def prepare() -> None:
         device.backend.warm_up()
         from numbasync.launch import first_kernel  # noqa: F401
+
+        for name in sorted(imported_later):
+            import_module(name)
 
         for kernel in kernels:
             ops.extend(compilations(kernel) if isinstance(kernel, Launcher) else [kernel])
