@@ -12,6 +12,8 @@ import numpy as np
 import numbasync as na
 from numbasync import collective
 from numbasync.collective import Communicator, GroupKey
+from numbasync.collective.communicator import Channel
+from numbasync.collective.exchange import Exchange
 from tests.wrong_arguments import RIGHT, Call, Make
 
 NOBODY = GroupKey("/there is no such folder", 2)
@@ -22,7 +24,7 @@ def lonely(d: na.Device) -> Communicator:
     comm = object.__new__(Communicator)
     comm.device, comm.rank, comm.size, comm.timeout = d, 0, 2, 30.0
     comm._key, comm._is_closed, comm._pairs = NOBODY, False, {}
-    comm._group = collective.communicator.Channel(collective.exchange.Exchange(NOBODY, 0, 30.0), d)
+    comm._group = Channel(Exchange(NOBODY, 0, 30.0), d)
     return comm
 
 
