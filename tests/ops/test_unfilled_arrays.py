@@ -129,9 +129,12 @@ def test_a_closure_may_not_compute_with_what_is_not_there_yet(
         assert np.asarray(got).ravel()[0] == 5
     assert DOWNLOADS[download](t).map(lambda a: a.shape).sync_on(stream) == (N,)
     assert DOWNLOADS[download](t).map(lambda a: a[:0]).sync_on(stream).size == 0
-    together = na.zip(t.to_host(), na.value(1)).map(lambda both: both[0] + both[1])
-    with pytest.raises(StateError, match="are not there yet"):
-        together.sync_on(stream)
+    for together in (
+        na.zip(t.to_host(), na.value(1)).map(lambda both: both[0] + both[1]),
+        na.zip(na.zeros(N), t.to_host().map(np.sum)),  # enqueued on its fast path
+    ):
+        with pytest.raises(StateError, match="are not there yet"):
+            together.sync_on(stream)
     known = na.value(np.arange(3)).map(np.sum)
     assert na.zip(t.to_host(), known).last().sync_on(stream) == 3
 
