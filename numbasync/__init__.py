@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from numbasync import errors as errors
 from numbasync import native as _native
+from numbasync import runtime as _runtime
 from numbasync.backend.protocols import Limits as Limits
 from numbasync.backend.protocols import MemoryStats as MemoryStats
 from numbasync.backend.protocols import Peaks as Peaks
@@ -138,6 +139,7 @@ _LATER = {
     "TuningResult": "numbasync.tuning.measurements",
     "random_states": "numbasync.random",
 }
+_runtime.imported_later.update(_LATER.values())  # `warm_up` does it beforehand
 # The public ones; others are how it is made.
 _MODULES = frozenset(("collective", "dask", "random", "ray", "tensor_cores", "testing", "vectors"))
 

@@ -9,9 +9,10 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from importlib import import_module
 from typing import Any, Self, TypeVar
 
-from numbasync.arguments import with_type
+from numbasync.arguments import check_bool, with_type
 from numbasync.device.device import (
     Device,
     chosen_device,
@@ -50,7 +51,8 @@ def run(main: Awaitable[T], *, debug: bool | None = None, eager_tasks: bool = Fa
             turn (`asyncio.eager_task_factory`, Python 3.12 or later).
 
     Raises:
-        CallerError: `main` cannot be awaited, or this Python has no eager tasks.
+        CallerError: `main` cannot be awaited, `debug` or `eager_tasks` is no truth value, or this
+            Python has no eager tasks.
         StateError: an event loop runs on this thread already, as in a notebook.
     """
     if not inspect.isawaitable(main):
@@ -58,24 +60,31 @@ def run(main: Awaitable[T], *, debug: bool | None = None, eager_tasks: bool = Fa
             f"na.run takes something to await, not {with_type(main)}; call the "
             "function: na.run(main())."
         )
-    if _loop_is_running():
+    try:
+        _check_run(debug, eager_tasks)
+    except Exception:
         if inspect.iscoroutine(main):
             main.close()  # else Python would also warn that it was never awaited
-        raise StateError(
-            "an event loop runs on this thread already, as in a notebook: write `await main()` "
-            "instead of na.run(main())."
-        )
-    if eager_tasks and sys.version_info < (3, 12):
-        if inspect.iscoroutine(main):
-            main.close()
-        raise CallerError(
-            f"eager tasks came with Python 3.12, and this is {sys.version.split()[0]}: leave "
-            "eager_tasks out."
-        )
+        raise
     coroutine: Coroutine[Any, Any, T] = main if inspect.iscoroutine(main) else awaited(main)
     with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
         runner.get_loop().set_task_factory(eager_task_factory if eager_tasks else task_factory)
         return runner.run(coroutine)
+
+
+def _check_run(debug: Any, eager_tasks: Any) -> None:
+    if debug is not None:
+        check_bool(debug, "debug of na.run")
+    if check_bool(eager_tasks, "eager_tasks of na.run") and sys.version_info < (3, 12):
+        raise CallerError(
+            f"eager tasks came with Python 3.12, and this is {sys.version.split()[0]}: leave "
+            "eager_tasks out."
+        )
+    if _loop_is_running():
+        raise StateError(
+            "an event loop runs on this thread already, as in a notebook: write `await main()` "
+            "instead of na.run(main())."
+        )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -253,6 +262,10 @@ class Runtime:
 # --- beforehand -----------------------------------------------------------------------
 
 
+# Modules that a program imports when it first uses a name of the package, which says which.
+imported_later = set[str]()
+
+
 class _Thread:
     """A prerequisite: a call on a thread."""
 
@@ -262,8 +275,8 @@ class _Thread:
 
 async def warm_up(*kernels: Launcher[Any] | DeviceOp[None]) -> None:
     """Do beforehand what the first operations of a process would wait for, while the loop turns:
-    find the devices, open the current one, import the compilers, and run one small operation of
-    each kind; then compile `kernels` for that device.
+    find the devices, open the current one, import the compilers and what batches, tuning and random
+    numbers need, and run one small operation of each kind; then compile `kernels` for that device.
 
         await na.warm_up(saxpy.compile(z, 2.0, x))
 
@@ -297,6 +310,9 @@ async def warm_up(*kernels: Launcher[Any] | DeviceOp[None]) -> None:
     def prepare() -> None:
         device.backend.warm_up()
         from numbasync.launch import first_kernel  # noqa: F401
+
+        for name in sorted(imported_later):
+            import_module(name)
 
         for kernel in kernels:
             ops.extend(compilations(kernel) if isinstance(kernel, Launcher) else [kernel])

@@ -12,7 +12,7 @@ import inspect
 import re
 import types
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -215,20 +215,23 @@ INSTANCES: dict[str, Make] = {
 # Python's own error: the call has not so many arguments, or none of such a name.
 COUNT = re.compile(r"\(\) (takes|missing|got an unexpected keyword|got multiple values)")
 SPECIAL = ("__call__", "__getitem__", "__add__", "__rtruediv__", "__lt__")
-# What waits for other processes, or ends this one; errors, which take any arguments; and data that
-# numbasync gives to programs, which hold what they are given.
-LEFT_OUT = {"connect", "recv", "send", "run", "kernel", "py_func"}  # the last two are Numba's
+# Calls in a group of processes, which `wrong_group_arguments` makes; and what is Numba's.
+LEFT_OUT = {"connect", "recv", "send", "kernel", "py_func"}
 
 
 class Call(NamedTuple):
-    """A public callable: `make(device)` gives it anew, with the object that it belongs to."""
+    """A public callable: `make(device)` gives it anew, with the object that it belongs to;
+    `right` has right values of its parameters, by name.
+    """
 
     name: str
     make: Make
     parameters: tuple[inspect.Parameter, ...]
+    right: Mapping[str, Make] = RIGHT
 
 
-# Made by the library for every batch, operation and capture, and not by programs.
+# Made by the library for every batch, operation and capture, and not by programs; errors, which
+# take any arguments; and data that numbasync gives to programs, which hold what they are given.
 NOT_MADE = (batch.Results, na.Context, na.Scope)
 
 
@@ -301,8 +304,8 @@ def methods(device: na.Device) -> Iterator[Call]:
             yield from _call(f"{kind}.{name}", partial(_method, make, name), method)
 
 
-def _right(p: inspect.Parameter, device: na.Device) -> Any:
-    make = RIGHT.get(p.name)
+def _right(call: Call, p: inspect.Parameter, device: na.Device) -> Any:
+    make = call.right.get(p.name)
     return None if make is None else make(device)
 
 
@@ -314,7 +317,7 @@ def _arguments(
     for i, p in enumerate(call.parameters):
         if i != wrong and (p.default is not p.empty or p.kind is p.VAR_POSITIONAL):
             continue
-        given = value if i == wrong else _right(p, d)
+        given = value if i == wrong else _right(call, p, d)
         if p.kind is p.KEYWORD_ONLY or (
             p.default is not p.empty and p.kind is not p.POSITIONAL_ONLY
         ):

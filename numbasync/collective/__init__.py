@@ -72,7 +72,7 @@ def all_reduce(
         raise CallerError(
             f"all_reduce of {comm!r} gives a new tensor, and takes no out={shown(out, 40)}."
         )
-    return group_ops.all_reduce(group_ops.checked(parts, "all_reduce"), op, comm)
+    return group_ops.all_reduce(group_ops.checked(parts, "all_reduce", comm), op, comm)
 
 
 @overload
@@ -89,7 +89,7 @@ def reduce_scatter(
     if comm is None:
         tensors = local.checked_parts(_listed(parts), "reduce_scatter")
         return local.reduce_scatter(tensors, op, group_ops.rows_of(tensors[0], len(tensors)))
-    return group_ops.reduce_scatter(group_ops.checked(parts, "reduce_scatter"), op, comm)
+    return group_ops.reduce_scatter(group_ops.checked(parts, "reduce_scatter", comm), op, comm)
 
 
 @overload
@@ -102,7 +102,7 @@ def all_gather(parts: Any, *, comm: Communicator | None = None) -> DeviceOp[Any]
         tensors = local.checked_parts(_listed(parts), "all_gather")
         group_ops.check_rows(tensors[0])
         return local.all_gather(tensors)
-    return group_ops.all_gather(group_ops.checked(parts, "all_gather"), comm)
+    return group_ops.all_gather(group_ops.checked(parts, "all_gather", comm), comm)
 
 
 @overload
@@ -118,9 +118,9 @@ def broadcast(parts: Any, root: int = 0, *, comm: Communicator | None = None) ->
     """
     if comm is None:
         tensors = local.checked_parts(_listed(parts), "broadcast")
-        group_ops.check_rank(root, len(tensors))
+        group_ops.check_rank(root, len(tensors), "root of broadcast")
         return local.broadcast(tensors, root)
-    return group_ops.broadcast(group_ops.checked(parts, "broadcast"), root, comm)
+    return group_ops.broadcast(group_ops.checked(parts, "broadcast", comm), root, comm)
 
 
 def _listed(parts: Any) -> Parts:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from numbasync.arguments import shown
+from numbasync.arguments import as_whole, is_number, shown
 from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.exchange import SLOT_BYTES, Bytes, Exchange, GroupKey
 from numbasync.collective.reductions import reduced
@@ -24,12 +24,14 @@ from numbasync.device.device import Device, chosen_device
 from numbasync.errors import CallerError, StateError
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.prerequisites import attempt, on_worker
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.copies import HostArray
 from numbasync.threads import refused, submit
 
 T = TypeVar("T")
 
 ID_BYTES = 128  # of a library's identity of a group
+LONGEST = 2_000_000  # seconds: a socket counts milliseconds in 32 bits
 
 
 class WorkOnDevice:
@@ -171,7 +173,7 @@ class Channel:
         shape = (ranks * send.shape[0], *send.shape[1:])
         return out.reshape(-1).view(send.dtype).reshape(shape)
 
-    def sent(self, what: str, send: HostArray | None, root: int, like: HostArray) -> HostArray:
+    def sent(self, what: str, send: HostArray | None, root: int, like: ArraySpec) -> HostArray:
         """The array of rank `root`, whose shape and dtype are those of `like`."""
         out = np.empty(like.shape, like.dtype)
         flat = out.reshape(-1).view(np.uint8)
@@ -195,7 +197,7 @@ class Communicator:
         timeout: seconds that connecting, and each collective, may wait for other processes.
 
     Raises:
-        CallerError: the group has no such rank, or the time is not positive.
+        CallerError: `key` is no key, the group has no such rank, or the time is not positive.
         CollectiveTimeoutError: not every process has come in time.
     """
 
@@ -206,18 +208,21 @@ class Communicator:
             raise CallerError(
                 f"a communicator needs a key of na.collective.new_key, not {shown(key)}."
             )
-        if rank not in range(key.size):
+        number = as_whole(rank)
+        if number is None or number not in range(key.size):
             raise CallerError(
-                f"a group of {key.size} has ranks 0 to {key.size - 1}, not {shown(rank)}."
+                f"rank of a communicator: a group of {key.size} has ranks 0 to {key.size - 1}, "
+                f"not {shown(rank)}."
             )
-        if not timeout > 0:
+        if not is_number(timeout) or not 0 < float(timeout) <= LONGEST:
             raise CallerError(
-                f"a time limit is a positive number of seconds, not {shown(timeout)}."
+                f"timeout of a communicator is a positive number of seconds, not {shown(timeout)}: "
+                f"write at most {LONGEST:,}, which sockets can wait."
             )
         self.device = chosen_device(device, "a communicator")
-        self.rank = rank
+        self.rank = rank = number
         self.size = key.size
-        self.timeout = timeout
+        self.timeout = timeout = float(timeout)
         self._key = key
         self._is_closed = False
         self._group = Channel(Exchange(key, rank, timeout), self.device)
@@ -271,7 +276,7 @@ class Communicator:
             raise StateError(f"{self!r}: connect again, with a new key.")
 
 
-def _kind(array: HostArray) -> str:
+def _kind(array: HostArray | ArraySpec) -> str:
     return f"{array.dtype.str}{list(array.shape)}"
 
 

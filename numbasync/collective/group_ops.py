@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbasync import layout
 from numbasync.arguments import as_whole, shown, with_type
 from numbasync.backend.protocols import Rank
 from numbasync.collective.communicator import Channel, Communicator, WorkOnDevice
@@ -23,11 +22,13 @@ from numbasync.errors import (
     DTypeError,
     NotAGraphNodeError,
     NumbasyncError,
+    OutOfDeviceMemoryError,
     ShapeError,
 )
 from numbasync.ops.context import Context
 from numbasync.ops.home import Home, how_to_run_on
 from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.array_spec import ArraySpec, contiguous
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.tensor import Tensor
 from numbasync.threads import call
@@ -38,7 +39,7 @@ async def connect(
 ) -> Communicator:
     """`Communicator(key, rank, device, timeout)`, without blocking the event loop."""
     make = partial(Communicator, key, rank, device, timeout)
-    return await asyncio.wrap_future(call(make, f"connecting rank {rank} of a group"))
+    return await asyncio.wrap_future(call(make, f"connecting rank {shown(rank)} of a group"))
 
 
 class ByLibrary(NamedTuple):
@@ -206,8 +207,8 @@ def all_gather(tensor: Tensor, comm: Communicator) -> DeviceOp[Tensor]:
 
 
 def broadcast(tensor: Tensor, root: int, comm: Communicator) -> DeviceOp[Tensor]:
-    check_rank(root, comm.size)
-    like, group = np.empty(tensor.shape, tensor.dtype), comm.group
+    check_rank(root, comm.size, "root of broadcast")
+    like, group = ArraySpec(tensor.shape, tensor.dtype), comm.group
     by_library = ByLibrary(
         tensor.shape, tensor.dtype, lambda rank, stream, a, b: rank.broadcast(stream, a, b, root)
     )
@@ -224,17 +225,19 @@ def send(tensor: Tensor, to: int, comm: Communicator) -> DeviceOp[None]:
     """Send a tensor to another process, which receives it by `recv`.
 
     Raises:
-        CallerError: there is no such rank, or it is this one.
+        CallerError: there is no such rank, or it is this one; `comm` is no communicator.
+        DTypeError: `tensor` is no tensor.
         As `all_reduce`, when awaited.
     """
-    check_other(to, comm)
-    channel = comm.channel(comm.rank, to)
+    checked(tensor, "send", comm)
+    channel = comm.channel(comm.rank, check_other(to, comm, "to of send"))
+    like = ArraySpec(tensor.shape, tensor.dtype)
 
     def call(own: HostArray) -> None:
-        channel.sent("send", own, 0, own)
+        channel.sent("send", own, 0, like)
 
     by_library = ByLibrary(None, tensor.dtype, lambda rank, stream, a, _: rank.send(stream, a, 1))
-    return GroupOp(channel, "send", checked(tensor, "send"), call, by_library)
+    return GroupOp(channel, "send", tensor, call, by_library)
 
 
 def recv(
@@ -247,10 +250,18 @@ def recv(
         source: the rank of the other process.
 
     Raises:
+        ShapeError, DTypeError: a tensor cannot have that shape or dtype.
+        OutOfDeviceMemoryError: the device has less memory than that.
         As `send`.
     """
-    check_other(source, comm)
-    like = np.empty(shape, layout.check_dtype(np.dtype(dtype)))
+    check_comm(comm, "recv")
+    source = check_other(source, comm, "source of recv")
+    like, home = contiguous(shape, dtype), comm.device
+    if like.nbytes > home.backend.total_memory:
+        raise OutOfDeviceMemoryError(
+            f"recv of shape {shown(like.shape)} and {like.dtype}: {like.nbytes:,} bytes do not fit "
+            f"on {home.label}, which has {home.backend.total_memory:,}. Send it in smaller pieces."
+        )
     channel = comm.channel(source, comm.rank)
     by_library = ByLibrary(
         like.shape, like.dtype, lambda rank, stream, _, b: rank.recv(stream, b, 0)
@@ -283,26 +294,47 @@ def check_rows(tensor: Tensor) -> None:
         )
 
 
-def check_rank(rank: Any, ranks: int) -> None:
+def check_rank(rank: Any, ranks: int, what: str) -> int:
     """
+    Args:
+        what: the argument and the function, as in `root of broadcast`.
+
     Raises:
         CallerError: no such rank.
     """
-    if as_whole(rank) not in range(ranks):
-        raise CallerError(f"there are ranks 0 to {ranks - 1}, and not {shown(rank, 40)}.")
+    number = as_whole(rank)
+    if number is None or number not in range(ranks):
+        raise CallerError(
+            f"{what} is no rank: there are ranks 0 to {ranks - 1}, and not {shown(rank, 40)}."
+        )
+    return number
 
 
-def check_other(rank: Any, comm: Communicator) -> None:
-    check_rank(rank, comm.size)
-    if rank == comm.rank:
-        raise CallerError(f"rank {rank} is this process itself.")
+def check_other(rank: Any, comm: Communicator, what: str) -> int:
+    number = check_rank(rank, comm.size, what)
+    if number == comm.rank:
+        raise CallerError(f"{what}: rank {number} is this process itself.")
+    return number
 
 
-def checked(tensor: Any, what: str) -> Tensor:
+def check_comm(comm: Any, what: str) -> None:
     """
     Raises:
-        DTypeError: the argument is no tensor.
+        CallerError: the argument is no communicator.
     """
+    if not isinstance(comm, Communicator):
+        raise CallerError(
+            f"comm of {what} is no communicator, but {with_type(comm)}: write "
+            "comm = await na.collective.connect(key, rank)."
+        )
+
+
+def checked(tensor: Any, what: str, comm: Any) -> Tensor:
+    """
+    Raises:
+        DTypeError, CallerError: the argument is no tensor, or the other one no communicator.
+    """
+    check_comm(comm, what)
     if isinstance(tensor, Tensor):
         return tensor
     raise DTypeError(f"{what} takes a tensor, not {with_type(tensor)}.")

@@ -114,9 +114,7 @@ def Storage___del__(self):
         if memory is None:
             return
         pool = get(self, at_owner_of_memory)
-        if isa(pool, MemoryPool) and holds(pool, at_max_bytes, None) and (
-            give_back(get(pool, at_blocks), memory)
-        ):
+        if isa(pool, MemoryPool) and give_back(get(pool, at_blocks), memory):
             return
     python["Storage.__del__"](self)
 

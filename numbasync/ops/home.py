@@ -27,7 +27,7 @@ def first_home(values: Iterable[Any]) -> Home:
     is of that device.
     """
     first: Home = None
-    for value in _flat(values):
+    for value in flat(values):
         home = home_of(value)
         if isinstance(home, Stream) and first in (None, home.device):
             return home
@@ -35,7 +35,7 @@ def first_home(values: Iterable[Any]) -> Home:
     return first
 
 
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
+def flat(values: Iterable[Any]) -> Iterator[Any]:
     """The values, also those in tuples and lists. Without recursion: a value of the program may be
     nested as deep as it likes, and a list may hold itself.
     """

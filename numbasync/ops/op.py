@@ -36,6 +36,7 @@ from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs
 from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
+from numbasync.ops.unfilled import check_not_read
 from numbasync.ops.value_methods import ValueMethods, itself
 from numbasync.public import Public
 
@@ -295,14 +296,14 @@ class Map(ChainOp[T, U]):
             return False
         value = self._first.result()
         check_there(value, self)
-        self._value = exclusive.run(self._changed, value)
+        self._value = check_not_read(value, exclusive.run(self._changed, value), submission, self)
         return True
 
     def result(self) -> U:
         return self._value
 
     def follow(self, ctx: Context, value: T) -> Any:
-        return self._changed(value)
+        return check_not_read(value, self._changed(value), ctx.submission, self)
 
     def _changed(self, value: T) -> Any:
         where = "inspect" if self._keep else "map"

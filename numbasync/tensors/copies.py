@@ -15,10 +15,10 @@ import numpy as np
 from numbasync.errors import OutOfDeviceMemoryError
 from numbasync.ops.context import Context
 from numbasync.ops.shared_run import Steps
+from numbasync.ops.unfilled import check_filled
 from numbasync.tensors.parallel_copy import copying
 from numbasync.tensors.pinned import direct, sharing
 from numbasync.tensors.staging import HostStaging, StagedCopyBack, Staging, held, is_large, read
-from numbasync.tensors.unfilled import check_filled
 
 if TYPE_CHECKING:
     from numbasync.tensors.array import DeviceArray

@@ -28,6 +28,7 @@ from numbasync.native import compiled, core, known
 from numbasync.ops.context import Context
 from numbasync.ops.op import Steps
 from numbasync.ops.simple_op import SimpleOp
+from numbasync.ops.unfilled import is_filled
 from numbasync.tensors.array_spec import ArraySpec, known_specs
 from numbasync.tensors.copies import HostArray, upload, upload_new
 from numbasync.tensors.host_arrays import TIMES, plain
@@ -35,7 +36,6 @@ from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor
-from numbasync.tensors.unfilled import is_filled
 
 NOT_WORTH_COMPILING = 1 << 14  # bytes that the host computes, and uploads, in less time
 MOST = 64  # elements that are memoised; a program has few constants

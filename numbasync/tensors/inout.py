@@ -14,12 +14,12 @@ from numbasync.device.submission import Submission
 from numbasync.errors import AliasError, OperationError, StateError
 from numbasync.layout import Layout
 from numbasync.ops.context import Context
+from numbasync.ops.unfilled import check_filled, overlap
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.pinned import direct
 from numbasync.tensors.tensor import Tensor
-from numbasync.tensors.unfilled import check_filled, overlap
 
 
 class InOut:

@@ -164,3 +164,30 @@ def test_a_barrier_in_a_part_that_some_threads_leave_out() -> None:
             assert z.to_host().sync().tolist() == [n > 0] * 8
         with pytest.raises(BarrierDivergenceError, match=r"3 of 8 threads wait .*\(3, 0, 0\)"):
             some_come[1, 8](z, 3).sync()
+
+
+@na.launcher
+@cuda.jit
+def ranges_with_barriers(z: na.KernelOutput, n: na.KernelInput):
+    t = cuda.threadIdx.x
+    for i in range(n[t, 1]):
+        cuda.syncwarp()
+        z[t, 0, i] = i - n[t, 1]
+    for i in range(n[t, 0], n[t, 1], n[t, 2]):
+        cuda.syncwarp()
+        z[t, 1, i] = i - n[t, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.int8])
+def test_numbers_of_a_range_with_a_barrier_are_of_its_type(
+    device: na.Device, dtype: type[np.generic]
+) -> None:
+    """Of unsigned integers they are uint64, whose differences are never negative."""
+    n = np.tile(np.array([1, 6, 2], dtype), (32, 1))
+    z = na.zeros((32, 2, 8), np.float64).sync()
+    ranges_with_barriers[1, 32](z, n).sync()
+    as_number = np.uint64 if dtype is np.uint64 else np.int64
+    want = np.zeros((2, 8))
+    for row, numbers in zip(want, (range(6), range(1, 6, 2)), strict=True):
+        row[numbers] = np.array(numbers, as_number) - as_number(6)
+    np.testing.assert_array_equal(z.to_host().sync(), np.broadcast_to(want, (32, 2, 8)))

@@ -33,7 +33,8 @@ TESTS = [
                  "test_short_launches", "test_compositions", "test_core", "test_leaks",
                  "test_core_threads", "test_packing", "test_memory", "test_pools",
                  "test_held_references",
-                 "ops/test_awaiting", "launch/test_homes", "device/test_refused_threads")
+                 "ops/test_awaiting", "ops/test_follows_tensors", "launch/test_homes",
+                 "device/test_refused_threads")
 ]  # fmt: skip
 
 

@@ -77,7 +77,12 @@ def test_a_thread_enters_the_device_to_launch_and_to_wait(null: na.Device) -> No
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     backend: Any = null.backend
-    for call in (lambda: add_one(z).async_on(stream), stream.synchronize):
+    calls: list[Callable[[], object]] = [
+        lambda: add_one(z).async_on(stream),
+        lambda: na.zip(add_one(z), add_one(z)).async_on(stream),
+        stream.synchronize,
+    ]
+    for call in calls:
         entered = backend.entered
         native.core.forget_current()
         call()

@@ -35,13 +35,17 @@ def raising(error: BaseException) -> list[object]:
 def test_bytes_and_a_host_side(null: na.Device, on: bool) -> None:
     stream, seen = null.new_stream(), list[tuple[int, int]]()
     sized = committed(stream, nbytes=100)
-    hosted = committed(
-        stream, nbytes=10, after=[lambda: seen.append((stream.in_flight_count, stream.nbytes))]
-    )
-    assert stream.nbytes == 110 and not sized.is_trivial and not hosted.is_trivial
+    hosted = [
+        committed(
+            stream, nbytes=n, after=[lambda: seen.append((stream.in_flight_count, stream.nbytes))]
+        )
+        for n in (10, 1)
+    ]
+    assert stream.nbytes == 111 and not any(work.is_trivial for work in (sized, *hosted))
     stream.poll()
-    assert seen == [(1, 10)], "in flight until the host side has run"
-    assert (stream.nbytes, stream.in_flight_count, hosted.done) == (0, 0, True)
+    assert seen == [(2, 11), (1, 1)], "in flight until the host side has run"
+    assert (stream.nbytes, stream.in_flight_count) == (0, 0)
+    assert all(work.done for work in hosted)
 
 
 def test_the_first_error_of_work_without_a_future_is_reported(null: na.Device, on: bool) -> None:

@@ -47,6 +47,10 @@ async def main():
     await na.gather(na.fill(z[::2], 1), z.dup(), na.arange(3), na.convert(z, "int32"))
     assert (await z.to_host()).sum() == 16
     assert not Noting.by_thread and na.compile_count() == compiled
+    b, states = na.CommandBatch(), na.random_states(8, 1)
+    b.scale(b.upload([1.0, 2.0]), 2.0), na.elementwise, na.autotune, na.TuningResult
+    states.suppress_warning()
+    assert not Noting.by_thread, Noting.by_thread
     turning.cancel()
 
 asyncio.run(main())

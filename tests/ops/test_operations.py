@@ -162,7 +162,7 @@ async def test_a_holder_fails_if_the_producer_fails_on_the_device(
     shared = na.memcpy(target, source).shared()
     gate.close()
     producer = na.spawn(shared, stream)
-    holder = na.spawn(shared.map(lambda array: array.sum()), device.new_stream())
+    holder = na.spawn(shared.map(lambda array: array[:2]), device.new_stream())
     await settle(device)
     assert not holder.done()
     target.flags.writeable = False  # so that the copy fails when the device is done

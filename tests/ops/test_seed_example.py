@@ -42,7 +42,7 @@ def test_building_does_nothing(device: na.Device) -> None:
     before = counters()
     compiled = na.compile_count()
     op = saxpy2d(na.zeros((2, 2)).partition((1, 1)), 2.0, na.ones((2, 2)))
-    chain = op.output().to_host().map(lambda a: a + 1).inspect(print)
+    chain = op.output().to_host().map(lambda a: a[1:]).inspect(lambda a: a.shape)
     did = counters() - before
     assert (did.allocations, did.launches, did.copies, did.compiles) == (0, 0, 0, 0)
     assert na.compile_count() == compiled

@@ -108,6 +108,37 @@ def test_an_array_behind_it_on_its_stream_is_refused_until_it_is_there(
     assert na.from_host(array).async_on(stream).to_host().sync_on(stream).tolist() == [5] * N
 
 
+@pytest.mark.parametrize("download", ["to_host", "by steps", "a view", "memcpy", "shared", "zip"])
+def test_a_closure_may_not_compute_with_what_is_not_there_yet(
+    device: na.Device, stream: na.Stream, download: str, core: bool
+) -> None:
+    t = na.full(N, 5).sync()
+    computing: list[Callable[[Any], Any]] = [
+        lambda a: a + 1, np.sum, lambda a: a[0], lambda a: a.astype(int),
+    ]  # fmt: skip
+    for change in computing:
+        with (
+            gate(stream),
+            pytest.raises(StateError, match=r"map\(.*are not there yet(?s:.)*Await it first"),
+        ):
+            DOWNLOADS[download](t).map(change).async_on(stream)
+        stream.synchronize()
+    views: list[Callable[[Any], Any]] = [lambda a: a, lambda a: a[::2], lambda a: a.reshape(2, -1)]
+    for change in views:
+        got = DOWNLOADS[download](t).map(change).sync_on(stream)
+        assert np.asarray(got).ravel()[0] == 5
+    assert DOWNLOADS[download](t).map(lambda a: a.shape).sync_on(stream) == (N,)
+    assert DOWNLOADS[download](t).map(lambda a: a[:0]).sync_on(stream).size == 0
+    for together in (
+        na.zip(t.to_host(), na.value(1)).map(lambda both: both[0] + both[1]),
+        na.zip(na.zeros(N), t.to_host().map(np.sum)),  # enqueued on its fast path
+    ):
+        with pytest.raises(StateError, match="are not there yet"):
+            together.sync_on(stream)
+    known = na.value(np.arange(3)).map(np.sum)
+    assert na.zip(t.to_host(), known).last().sync_on(stream) == 3
+
+
 def test_large_ones_too(device: na.Device, stream: na.Stream, core: bool) -> None:
     t = na.full(LARGE, 5).sync()
     for download in (lambda t: t.to_host(), copied_out):

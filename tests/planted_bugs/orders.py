@@ -238,6 +238,39 @@ def warp_tells(out, data, flags, mistake):
         out[t - 32] = data[t - 32]
 
 
+@cuda.jit
+def changed_again(out, data, flags, mistake):
+    """Block 0 tells at `flags[0]`, which threads of block 1, who know of each other but not of
+    block 0, see and change. A plain store among them hides from thread 3 what block 0 has told.
+    """
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    if b == 0 and t == 0:
+        data[0] = 7
+        fence_before(mistake)
+        cuda.atomic.add(flags, 0, 1)
+    if b == 1:
+        if t < 2:
+            while cuda.atomic.add(flags, 0, 0) == 0:
+                pass
+        elif t == 2:
+            while cuda.atomic.add(flags, 1, 0) < 2:
+                pass
+            cuda.threadfence_block()
+            if mistake == PLAIN_STORE:
+                flags[0] = 2
+            else:
+                cuda.atomic.exch(flags, 0, 2)
+        else:
+            while cuda.atomic.add(flags, 1, 0) < 3:
+                pass
+            cuda.threadfence_block()
+            cuda.atomic.add(flags, 0, 0)
+            fence_behind(mistake)
+            out[0] = data[0]
+        cuda.threadfence_block()
+        cuda.atomic.add(flags, 1, 1)
+
+
 @dataclass(frozen=True)
 class Pattern:
     """A kernel, and which of its mistakes are any between blocks and between threads of a block.
@@ -318,4 +351,6 @@ PATTERNS = [
     Pattern(warp_tells, lambda n: [zeros(32), zeros(32), counts(1)],
             lambda out, data, flags, _: (np.arange(32), None, None),
             None, (*FENCES, NO_BARRIER), also_right=OF_BLOCK, threads=64),
+    Pattern(changed_again, lambda n: [zeros(1), zeros(1), counts(2)],
+            lambda out, data, flags, _: (7, None, None), (*FENCES, *OF_BLOCK, PLAIN_STORE), None),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import numbasync as na
-from tests import wrong_arguments
+from tests import wrong_arguments, wrong_group_arguments
 from tests.wrong_arguments import Call, OwnError, fault_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # operations that nothing runs; NumPy's
@@ -28,6 +28,11 @@ def test_methods_refuse_wrong_arguments(device: na.Device) -> None:
     calls = filter(quick, wrong_arguments.methods(device))
     made, found = wrong_arguments.faults(calls, 8, device)
     assert made > 1000 and not found, "\n".join(found)
+
+
+def test_functions_of_a_group_refuse_wrong_arguments(device: na.Device) -> None:
+    made, found = wrong_arguments.faults(wrong_group_arguments.calls(), 57, device)
+    assert made > 1200 and not found, "\n".join(found)
 
 
 def test_names_are_found_by_themselves(device: na.Device) -> None:

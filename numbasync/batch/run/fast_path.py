@@ -19,10 +19,10 @@ from numbasync.device import access
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
+from numbasync.ops.unfilled import is_filled
 from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.tensor import Tensor
-from numbasync.tensors.unfilled import is_filled
 
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun

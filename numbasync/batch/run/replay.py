@@ -29,13 +29,13 @@ from numbasync.graphs.graph import CudaGraph
 from numbasync.ops.constructors import zip as zip_ops
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
+from numbasync.ops.unfilled import check_filled
 from numbasync.public import Public
 from numbasync.tensors.array_spec import contiguous
 from numbasync.tensors.copies import HostArray, upload_any
 from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.pinned import pinned
 from numbasync.tensors.tensor import Tensor, memcpy
-from numbasync.tensors.unfilled import check_filled
 
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun

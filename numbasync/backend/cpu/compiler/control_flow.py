@@ -226,13 +226,14 @@ def counted(program: Program, uniform: Uniform) -> bool:
             has_rewritten[0] = True
             n = len(program.names)
             program.names[f"_loop_{n}"] = None
+            numbers = f"_range_{n}"
             current, end, step = f"_at_{n}", f"_end_{n}", f"_step_{n}"
-            parts = [ast.unparse(a) for a in call.args]
-            start, stop, by = (
-                ("0", parts[0], "1") if len(parts) == 1 else (*parts, "1")[:3]
-            )  # fmt: skip
-            # The sum is no constant, of which the type of the variable would not be general enough.
-            first = [assigned(current, f"0 + {start}"), assigned(end, stop), assigned(step, by)]
+            # A range knows the type of its numbers; the sum of two has another one.
+            first = [assigned(numbers, ast.unparse(call))]
+            first += [
+                assigned(name, f"{numbers}.{part}")
+                for name, part in ((current, "start"), (end, "stop"), (step, "step"))
+            ]
             inside = parsed(f"{current} < {end} if {step} > 0 else {current} > {end}")
             each = [assigned(node.target.id, current), assigned(current, f"{current} + {step}")]
             return [*first, ast.While(inside, [*each, *node.body], [])]

@@ -1,4 +1,4 @@
-"""Host arrays that the device has still to fill: no upload may read their elements.
+"""Host arrays that the device has still to fill: no upload may read their elements, and no closure.
 
 `to_host()` gives an array when the copy is enqueued. Closures, operations behind it in the same
 operation, and `async_on` have that array before its elements are there.
@@ -14,6 +14,7 @@ import numpy as np
 from numbasync.device.submission import Submission
 from numbasync.errors import StateError
 from numbasync.native import core
+from numbasync.ops.home import flat
 
 _BYTES = np.dtype(np.uint8)
 MOST_WORK = 10_000  # limit of NumPy's search for an element that two arrays share
@@ -57,6 +58,33 @@ def check_filled(array: HostArray, submission: Submission, what: str = "what is 
             "Await it first, and go on with the array: a = await t.to_host(). What stays on the "
             "device needs no copy to the host: pass the tensor."
         )
+
+
+def check_not_read(value: Any, changed: Any, submission: Submission, who: object) -> Any:
+    """`changed`, which a closure has made of `value`, unless it has read elements for that.
+
+    Views may be made of an array that is not filled; a number of NumPy's, or an array with memory
+    of its own, has been computed from the elements. What else a closure does is not seen.
+
+    Raises:
+        StateError: `changed` is computed from an array whose elements are not there yet.
+    """
+    if changed is value or not isinstance(changed, np.ndarray | np.generic) or not changed.size:
+        return changed
+    parts = list(flat((value,)))
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if any(part is changed for part in parts) or (
+        isinstance(changed, np.ndarray) and any(overlap(a, changed) for a in arrays)
+    ):
+        return changed
+    for array in arrays:
+        if not is_filled(array, submission):
+            raise StateError(
+                f"{who} has computed with an array of shape {array.shape} whose elements are not "
+                "there yet: closures are called when the work has been enqueued.\n"
+                "Await it first, and go on with the array: a = await t.to_host()"
+            )
+    return changed
 
 
 def filler_of(array: HostArray, submission: Submission) -> Submission | None:
