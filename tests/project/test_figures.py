@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from numbasync.tools.bench import page
+from tests import rooms
 
 ROOT = Path(__file__).parent.parent.parent
 # Pages of what was measured. What else has figures says there how they came about.
@@ -57,6 +59,13 @@ def test_figures_in_sentences_are_filled(name: str) -> None:
     assert found == [], "fill it from a JSON file, or say it in words; see tests/rooms.py"
 
 
+@pytest.mark.parametrize("path", rooms.PAGES, ids=lambda path: path.name)
+def test_no_figure_begins_a_line(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    beginning = [line for line in lines if page.FIGURE.match(line.lstrip())]
+    assert beginning == [], "Markdown takes such a line out of its paragraph: put a word before it"
+
+
 @pytest.mark.parametrize(
     "figure",
     ["3.5 us", "12 times", "12 times\nas long", "7%", "0.6 %", "395 GB/s", "1,459 ms", "0.97",
@@ -100,3 +109,16 @@ def test_figures_of_the_cpu_device_are_in_microseconds() -> None:
     assert page.figure_of(run, "x / y") == "2"
     with pytest.raises(KeyError, match="z"):
         page.figure_of(run, "z")
+
+
+def test_a_figure_may_end_a_line_before_a_block(tmp_path: Path) -> None:
+    run = {"machine": {}, "versions": {}, "tables": [table("t", a=3.0, b=2.0) | {"base": "a"}]}
+    for timing in run["tables"][0]["timings"]:
+        timing |= {"low": 0.0, "high": 9.0}
+    (tmp_path / "x.json").write_text(json.dumps(run))
+    text = "Of <!-- x: t? a / b -->?<!-- / -->\ntimes.\n\n<!-- x: t -->\nold\n<!-- end -->\n"
+    filled = page.filled(text, tmp_path)
+    assert filled.startswith(
+        "Of <!-- x: t? a / b -->1.5<!-- / -->\ntimes.\n\n<!-- x: t -->\n\n| t |"
+    )
+    assert page.filled(filled, tmp_path) == filled and page.names(filled) == ["x"]

@@ -170,7 +170,7 @@ def test_blocks_that_are_not_run_say_so() -> None:
 
 
 def test_nothing_asks_an_index_for_the_package() -> None:
-    documents = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")]
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")]
     asks = re.compile(r"pip install[^`\n]*['\" ]numbasync")
     asking = [path.name for path in documents if asks.search(path.read_text())]
     assert asking == [], "there is no package of that name on an index: '.[EXTRA]' from a checkout"

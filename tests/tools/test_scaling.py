@@ -62,18 +62,14 @@ def test_the_costs_are_those_of_the_measurements(root: Path) -> None:
     copies = "cuda.bindings: copies enqueued, then synchronize"
     reduced = "numbasync: all_reduce to given tensors, enqueued, then synchronize"
     hops = "numbasync: all_reduce of 4 bytes, on the devices alone"
+    scheduler = "Dask: the scheduler's thread, map of NumPy"
     costs = Costs()
     for cost, measured in (
         (costs.submit, seconds("launch-h200", "one small kernel", "numbasync: build + submit")),
         (costs.collective, seconds("devices-h200", "all_reduce of 1 MiB", reduced) / 2),
         (costs.hop, seconds("devices-h200", "two GPUs: latency", hops) / 2),
-        (costs.bytes_per_second, (1 << 30) / seconds("devices-h200", "peer copy of 1 GiB", copies)),
-        (
-            costs.task,
-            seconds(
-                "dask-cpu", "processor time of a task", "Dask: the scheduler's thread, map of NumPy"
-            ),
-        ),
+        (costs.bytes_per_second, 2**30 / seconds("devices-h200", "peer copy of 1 GiB", copies)),
+        (costs.task, seconds("dask-cpu", "processor time of a task", scheduler)),
         (costs.round_trip, seconds("dask-cpu", "a task", "Dask: one task, waited for") / 2),
     ):
         assert cost == pytest.approx(measured, rel=0.01)

@@ -3,10 +3,12 @@
 The tables of `performance/NAME.json` are put between `<!-- NAME -->` and `<!-- end -->`; between
 `<!-- NAME: PART -->` and `<!-- end -->`, one of its tables or texts alone, or the `machine`.
 
-In a sentence, `<!-- NAME? ROW -->` is followed by a median, in microseconds where the table names no
-other unit, `<!-- NAME? ROW / ROW -->` by the ratio of two medians, and `<!-- NAME? ROW - ROW -->` by
+In a sentence, `<!-- NAME? ROW -->` is followed by a median, in microseconds where the table names
+no other unit, `<!-- NAME? ROW / ROW -->` by the ratio of two medians, `<!-- NAME? ROW - ROW -->` by
 their difference, up to `<!-- / -->`. The rows are those of the first table that has them, or of
-`<!-- NAME: TABLE? ROW -->`. In files of `numbasync bench cpu` a table is a case, and a row who did it.
+`<!-- NAME: TABLE? ROW -->`. In a file of `numbasync bench cpu` each case is a table, and its rows
+are who did it. None begins a line: Markdown takes a line that begins with a comment out of its
+paragraph.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 
 from numbasync.tools.bench import cpu, report
 
-BLOCK = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n]+?))? -->\n)(.*?)(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n?]+))? -->\n)(.*?)(<!-- end -->)", re.S)
 
 FIGURE = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n?]+))?\? ([^\n]+?) -->)([^<\n]*)(<!-- / -->)")
 OF_TWO = re.compile(r"(?P<left>.+) (?P<sign>[/-]) (?P<right>.+)")
