@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from numbasync.tools.bench import report
 from numbasync.tools.bench.scaling import (
     COUNTS,
     Costs,
@@ -47,3 +49,27 @@ def test_the_scheduler_is_the_bound_of_many_workers() -> None:
 
 def test_the_page_has_these_tables(root: Path) -> None:
     assert tables() in (root / "docs" / "scaling.md").read_text()
+
+
+def test_the_costs_are_those_of_the_measurements(root: Path) -> None:
+    def seconds(name: str, what: str, row: str) -> float:
+        run = json.loads((root / f"docs/performance/{name}.json").read_text())
+        table = {each["what"]: each for each in report.tables_of(run)}[what]
+        timing = {each["name"]: each for each in table["timings"]}[row]
+        assert timing["unit"] == "us"
+        return float(timing["median"]) * 1e-6
+
+    copies = "cuda.bindings: copies enqueued, then synchronize"
+    reduced = "numbasync: all_reduce to given tensors, enqueued, then synchronize"
+    hops = "numbasync: all_reduce of 4 bytes, on the devices alone"
+    scheduler = "Dask: the scheduler's thread, map of NumPy"
+    costs = Costs()
+    for cost, measured in (
+        (costs.submit, seconds("launch-h200", "one small kernel", "numbasync: build + submit")),
+        (costs.collective, seconds("devices-h200", "all_reduce of 1 MiB", reduced) / 2),
+        (costs.hop, seconds("devices-h200", "two GPUs: latency", hops) / 2),
+        (costs.bytes_per_second, 2**30 / seconds("devices-h200", "peer copy of 1 GiB", copies)),
+        (costs.task, seconds("dask-cpu", "processor time of a task", scheduler)),
+        (costs.round_trip, seconds("dask-cpu", "a task", "Dask: one task, waited for") / 2),
+    ):
+        assert cost == pytest.approx(measured, rel=0.01)

@@ -3,9 +3,12 @@
 The tables of `performance/NAME.json` are put between `<!-- NAME -->` and `<!-- end -->`; between
 `<!-- NAME: PART -->` and `<!-- end -->`, one of its tables or texts alone, or the `machine`.
 
-In a sentence, `<!-- NAME? ROW / ROW -->` is followed by the ratio of two medians, and
-`<!-- NAME? ROW -->` by a median in microseconds, up to `<!-- / -->`. The rows are those of the
-first table that has them, or of `<!-- NAME: TABLE? ROW -->`.
+In a sentence, `<!-- NAME? ROW -->` is followed by a median, in microseconds where the table names
+no other unit, `<!-- NAME? ROW / ROW -->` by the ratio of two medians, `<!-- NAME? ROW - ROW -->` by
+their difference, up to `<!-- / -->`. The rows are those of the first table that has them, or of
+`<!-- NAME: TABLE? ROW -->`. In a file of `numbasync bench cpu` each case is a table, and its rows
+are who did it. None begins a line: Markdown takes a line that begins with a comment out of its
+paragraph.
 """
 
 from __future__ import annotations
@@ -13,26 +16,50 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from numbasync.tools.bench import cpu, report
 
-BLOCK = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n]+?))? -->\n)(.*?)(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n?]+))? -->\n)(.*?)(<!-- end -->)", re.S)
 
 FIGURE = re.compile(r"(<!-- ([a-z0-9-]+)(?:: ([^\n?]+))?\? ([^\n]+?) -->)([^<\n]*)(<!-- / -->)")
-RATIO = " / "
+OF_TWO = re.compile(r"(?P<left>.+) (?P<sign>[/-]) (?P<right>.+)")
 
 
 def figure_of(run: report.Record, rows: str, table: str | None = None) -> str:
-    """A figure in a sentence: two digits of a ratio, or three of a median."""
-    names = rows.split(RATIO)
-    for one in report.tables_of(run):
-        medians = {timing["name"]: timing["median"] for timing in one["timings"]}
-        if table in (None, one["what"]) and medians.keys() >= set(names):
-            if len(names) == 1:
-                return f"{medians[rows]:.3g}"
-            return f"{medians[names[0]] / medians[names[1]]:.2g}"
+    """A figure in a sentence: two digits of a ratio or a difference, or three of a median.
+
+    Raises:
+        KeyError: no table has these rows.
+    """
+    two = OF_TWO.fullmatch(rows)
+    names = {two["left"], two["right"]} if two else {rows}
+    for what, medians in _medians(run):
+        if table in (None, what) and medians.keys() >= names:
+            if two is None:
+                return _rounded(medians[rows], 3)
+            left, right = medians[two["left"]], medians[two["right"]]
+            return _rounded(left / right if two["sign"] == "/" else left - right, 2)
     raise KeyError(f"{rows}: no table has these rows.")
+
+
+def _medians(run: report.Record) -> Iterator[tuple[str, dict[str, float]]]:
+    """The tables of a run by their names: the median of each row, in microseconds or in the unit
+    that the row names.
+    """
+    for one in run.get("results", ()):
+        same = [each for each in run["results"] if each["case"] == one["case"]]
+        yield one["case"], {r["by"]: r["median"] * 1e6 for r in same if r["median"] is not None}
+    if "results" not in run:
+        for one in report.tables_of(run):
+            yield one["what"], {timing["name"]: timing["median"] for timing in one["timings"]}
+
+
+def _rounded(figure: float, digits: int) -> str:
+    """A figure with so many digits, and never with an exponent."""
+    text = f"{figure:.{digits}g}"
+    return f"{float(text):,.0f}" if "e+" in text else text
 
 
 def block_of(run: report.Record, part: str | None = None) -> str:
