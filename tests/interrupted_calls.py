@@ -14,7 +14,7 @@ from numba import cuda
 import numbasync as na
 from numbasync.device.ordering import is_strict
 from numbasync.ops import reentrancy, submission_queue
-from tests.interrupting import Interrupt
+from tests.interrupting import Interrupt, Place, Places, Trace
 
 Call = Callable[[na.Stream], Any]
 
@@ -160,32 +160,44 @@ class Interrupted:
                 wrong.append("the next operation")
         return wrong
 
-    def interrupt_at(self, name: str, at: int) -> tuple[Interrupt, list[str]]:
-        """The call of that name, interrupted at a bytecode; and what is wrong then."""
-        call, stream = self.calls[name], self.device.new_stream()
+    def _follow(self, name: str, stream: na.Stream, trace: Trace) -> None:
+        """The call of that name, followed; it finds memory that others have just given back."""
+        call = self.calls[name]
+        na.zeros(8).sync_on(self.other)
+        trace.run(lambda: call(stream))  # in one place: it is one of the callers
+
+    def interrupt_at(self, name: str, interrupt: Interrupt) -> list[str]:
+        """The call of that name, interrupted; and what is wrong then."""
+        stream = self.device.new_stream()
         bytes_before = self.device.memory_stats().used_current
-        interrupt = Interrupt(at)
         raised = False
         try:
-            interrupt.run(lambda: call(stream))
+            self._follow(name, stream, interrupt)
         except KeyboardInterrupt:
             raised = True
         wrong = self.after(stream, bytes_before)
-        # Python itself prints, and does not raise, what comes in a finaliser.
-        if interrupt.where is not None and not raised and not interrupt.was_in_finaliser:
+        if interrupt.came and not raised and not interrupt.was_swallowed:
             wrong.append("not raised")
-        return interrupt, wrong
+        return wrong
 
-    def sweep(self, name: str, first: int, step: int) -> list[str]:
-        """The call of that name, interrupted at every `step`-th bytecode; what was wrong."""
+    def places(self, name: str) -> list[tuple[Place, int]]:
+        """Each place of the call of that name; the first and the last time that it comes there."""
+        for _ in range(2):  # compiled, and what is made once or seen twice
+            self.calls[name](self.device.new_stream())
+        places, stream = Places(), self.device.new_stream()
+        self.after(stream, self.device.memory_stats().used_current)
+        self._follow(name, stream, places)
+        return [(place, n) for place, hits in places.hits.items() for n in {1: 0, hits: 0}]
+
+    def sweep(self, name: str, first: int = 0, step: int = 1) -> list[str]:
+        """The call of that name, interrupted at every `step`-th place; what was wrong."""
         found = list[str]()
-        self.calls[name](self.device.new_stream())  # compiled, and what is made once
-        while True:
-            interrupt, wrong = self.interrupt_at(name, first)
-            found += [f"{name}: {what}, ^C in {interrupt.where}" for what in wrong]
-            if interrupt.where is None or found:
-                return found
-            first += step
+        for place, hit in self.places(name)[first::step]:
+            found += [
+                f"{name}: {wrong}, ^C in {place}, {hit}. time"
+                for wrong in self.interrupt_at(name, Interrupt(place, hit))
+            ]
+        return found
 
 
 def _awaiting(make: Callable[[na.Stream], Awaitable[Any]]) -> Call:
