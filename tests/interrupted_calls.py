@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 import numbasync as na
+from numbasync.backend.cpu.runtime.workers import state
+from numbasync.device import copy_threads
 from numbasync.device.ordering import is_strict
 from numbasync.ops import reentrancy, submission_queue
+from numbasync.ops.submit import starting
+from numbasync.tensors.pinned import sharing
+from tests.interrupted_devices import Call, awaiting, calls_of, end_runtimes, pair_of
 from tests.interrupting import Interrupt, Place, Places, Trace
-
-Call = Callable[[na.Stream], Any]
 
 
 @na.launcher
@@ -42,6 +45,7 @@ class Interrupted:
         self.z = na.zeros(64, np.int64).sync()
         self.host = np.ones(64, np.int64)
         self.other = device.new_stream()
+        self.devices = {device: None, **dict.fromkeys(pair_of(device))}
         self.graph: Any = add(self.z, 1).graph_on(device.new_stream())
         z, host = self.z, self.host
         self.calls: dict[str, Call] = {
@@ -68,16 +72,17 @@ class Interrupted:
             "scope": self._scope,
             "batch": self._batch,
             "future_sync": lambda s: add(z, 1).shared().schedule(s).sync(),
-            "await": _awaiting(lambda s: add(z, 1)),
-            "await_shared": _awaiting(lambda s: add(z, 1).shared()),
+            "await": awaiting(lambda s: add(z, 1)),
+            "await_shared": awaiting(lambda s: add(z, 1).shared()),
             "closed_loop": self._await_and_close,
-            "await_to_host": _awaiting(lambda s: z.to_host()),
-            "spawn": _awaiting(lambda s: na.spawn(add(z, 1), s)),
-            "schedule": _awaiting(
+            "await_to_host": awaiting(lambda s: z.to_host()),
+            "spawn": awaiting(lambda s: na.spawn(add(z, 1), s)),
+            "schedule": awaiting(
                 lambda s: add(z, 1).then(lambda r: add(r.z, 1)).schedule(s)
             ),
-            "gather": _awaiting(lambda s: na.gather(add(z, 1), z.to_host(), na.zeros(8))),
-            "await_limit": _awaiting(self._await_limited),
+            "gather": awaiting(lambda s: na.gather(add(z, 1), z.to_host(), na.zeros(8))),
+            "await_limit": awaiting(self._await_limited),
+            **calls_of(device, z, add),
         }  # fmt: skip
 
     def _limited(self, stream: na.Stream) -> None:
@@ -127,31 +132,52 @@ class Interrupted:
 
     def left(self) -> list[str]:
         """What is not as before the call."""
-        device, line = self.device, submission_queue._thread.line
+        line = submission_queue._thread.line
         found = {
             "the thread is busy": reentrancy._thread.busy,
-            "a limit is open": device.open_limits,
-            "a limit holds": device.limit is not None,
-            "the device counts as limited": device.is_limited,
             "strict ordering": is_strict(),
-            "another device": na.default_device() is not device,
+            "another device": na.default_device() is not self.device,
             "a queue is not empty": line is not None and bool(line),
-            "in flight": device.in_flight != (0, 0),
+            "a runtime runs": bool(end_runtimes()),
         }
+        for device in self.devices:
+            found |= {
+                f"a limit of {device.label} is open": device.open_limits,
+                f"a limit of {device.label} holds": device.limit is not None,
+                f"{device.label} counts as limited": device.is_limited,
+                f"in flight on {device.label}": device.in_flight != (0, 0),
+                f"chunks of {device.label} are in use": device.ring.statistics().in_use > 0,
+            }
+        found |= {f"a lock is held: {lock}": is_held(lock) for lock in self._locks()}
         return [what for what, is_so in found.items() if is_so]
 
-    def after(self, stream: na.Stream, bytes_before: int) -> list[str]:
+    def _locks(self) -> list[Any]:
+        pools = [device.pool._pool for device in self.devices]
+        owners = [*self.devices, self.other]
+        locks = [
+            getattr(o, name)
+            for o in owners
+            for name in ("submit_lock", "_lock")
+            if hasattr(o, name)
+        ]
+        return [state, starting, sharing, *locks, *(pool._lock for pool in pools)]
+
+    def bytes_now(self) -> list[int]:
+        """The bytes in use on each device."""
+        return [device.memory_stats().used_current for device in self.devices]
+
+    def after(self, stream: na.Stream, bytes_before: list[int]) -> list[str]:
         """What is wrong after an interrupted call on `stream`."""
         # `asyncio.run` handles ^C by a method that names its task, and therefore the result. It
         # sets the former handler again in a `finally`, which ^C can end before: then, for good.
         signal.signal(signal.SIGINT, self._on_sigint)
-        self.device.synchronize()
+        self._synchronize()
         wrong = self.left()
-        if wrong or self.device.memory_stats().used_current != bytes_before:
+        if wrong or self.bytes_now() != bytes_before:
             gc.collect()  # what is in the frames of the traceback
-            self.device.synchronize()
+            self._synchronize()
             wrong = self.left()
-            if self.device.memory_stats().used_current != bytes_before:
+            if self.bytes_now() != bytes_before:
                 wrong.append("memory")
         if not wrong:  # else it might hang
             before = self.z.to_host().sync_on(stream)
@@ -159,6 +185,11 @@ class Interrupted:
             if not np.array_equal(self.z.to_host().sync_on(self.other), before + 1):
                 wrong.append("the next operation")
         return wrong
+
+    def _synchronize(self) -> None:
+        copy_threads.settle()
+        for device in self.devices:
+            device.synchronize()
 
     def _follow(self, name: str, stream: na.Stream, trace: Trace) -> None:
         """The call of that name, followed; it finds memory that others have just given back."""
@@ -169,7 +200,7 @@ class Interrupted:
     def interrupt_at(self, name: str, interrupt: Interrupt) -> list[str]:
         """The call of that name, interrupted; and what is wrong then."""
         stream = self.device.new_stream()
-        bytes_before = self.device.memory_stats().used_current
+        bytes_before = self.bytes_now()
         raised = False
         try:
             self._follow(name, stream, interrupt)
@@ -185,8 +216,9 @@ class Interrupted:
         for _ in range(2):  # compiled, and what is made once or seen twice
             self.calls[name](self.device.new_stream())
         places, stream = Places(), self.device.new_stream()
-        self.after(stream, self.device.memory_stats().used_current)
+        self.after(stream, self.bytes_now())
         self._follow(name, stream, places)
+        self._synchronize()
         return [(place, n) for place, hits in places.hits.items() for n in {1: 0, hits: 0}]
 
     def sweep(self, name: str, first: int = 0, step: int = 1) -> list[str]:
@@ -200,13 +232,10 @@ class Interrupted:
         return found
 
 
-def _awaiting(make: Callable[[na.Stream], Awaitable[Any]]) -> Call:
-    """A call that awaits what `make` makes, on a loop of its own, as `asyncio.run` does."""
-
-    def call(stream: na.Stream) -> Any:
-        async def main() -> Any:
-            return await make(stream)
-
-        return asyncio.run(main())
-
-    return call
+def is_held(lock: Any) -> bool:
+    """Whether this thread holds a reentrant lock, which it ought not to."""
+    with suppress(RuntimeError):
+        lock.release()
+        lock.acquire()
+        return True
+    return False

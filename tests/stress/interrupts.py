@@ -73,7 +73,7 @@ def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
     try:
         for i in range(count):
             name, stream = names[i % len(names)], device.new_stream()
-            bytes_before, signals.raised = device.memory_stats().used_current, 0
+            bytes_before, signals.raised = interrupted.bytes_now(), 0
             signals.is_open = True
             try:
                 try:
