@@ -20,7 +20,7 @@ from numbasync.device.device import (
     use_device,
 )
 from numbasync.device.stream import Steps
-from numbasync.errors import CallerError, OperationError, StateError
+from numbasync.errors import CallerError, DeviceError, OperationError, StateError
 from numbasync.launch.call import Compile
 from numbasync.launch.declared import compilations
 from numbasync.launch.launcher import Launcher
@@ -120,19 +120,25 @@ class Runtime:
         self.device = chosen_device(device, "Runtime")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._ended: Future[None] = Future()  # of the thread
+        self._started: Future[asyncio.AbstractEventLoop] = Future()  # of the thread
+        self._ended: Future[None] = Future()
         self._calls: set[Future[Any]] = set()
 
     async def __aenter__(self) -> Self:
         if self._thread is not None:
             raise StateError(f"{self!r} has been entered already; make another one.")
-        started: Future[asyncio.AbstractEventLoop] = Future()
+        # The thread does not hold the runtime, with which it ends at the latest.
         thread = threading.Thread(
-            target=self._drive, args=(started,), name=f"numbasync-{self.device.label}", daemon=True
-        )
-        start(thread, f"a runtime of {self.device.label}")
+            target=_drive, args=(self.device, self._started, self._ended),
+            name=f"numbasync-{self.device.label}", daemon=True,
+        )  # fmt: skip
         self._thread = thread
-        self._loop = await asyncio.wrap_future(started)
+        try:
+            start(thread, f"a runtime of {self.device.label}")
+        except DeviceError:
+            self._thread = None
+            raise
+        self._loop = await asyncio.wrap_future(self._started)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -140,28 +146,23 @@ class Runtime:
         if loop is None or thread is None:
             return
         try:
-            while self._calls:
-                await asyncio.wait([asyncio.wrap_future(f) for f in self._calls])
+            # ^C may have kept one that is done from being removed.
+            while calls := [future for future in self._calls.copy() if not future.done()]:
+                await asyncio.wait([asyncio.wrap_future(future) for future in calls])
             await self._on_thread(self._idle())
         finally:
             self._loop = None
-            loop.call_soon_threadsafe(loop.stop)
+            self._stop()
             await asyncio.wrap_future(self._ended)  # no executor, which may need a thread
             thread.join()
 
-    def _drive(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        try:
-            with use_device(self.device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                loop = runner.get_loop()
-                loop.set_task_factory(task_factory)
-                loop.call_soon(started.set_result, loop)
-                loop.run_forever()
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)  # there is no loop
-        finally:
-            self._ended.set_result(None)
+    def __del__(self) -> None:  # where ^C, or a cancellation, came before the block, or in its end
+        if getattr(self, "_thread", None) is not None and not self._ended.done():
+            self._stop()
+
+    def _stop(self) -> None:
+        """Let the thread end."""
+        self._started.add_done_callback(_stop)
 
     async def _idle(self) -> None:
         # Runs on the runtime's own thread, which may block.
@@ -248,6 +249,33 @@ class Runtime:
     def __repr__(self) -> str:
         state = "running" if self._loop is not None else "not running"
         return f"<Runtime of {self.device.label}, {state}>"
+
+
+def _drive(
+    device: Device, started: Future[asyncio.AbstractEventLoop], ended: Future[None]
+) -> None:
+    """The thread of a runtime."""
+    try:
+        with use_device(device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            loop = runner.get_loop()
+            loop.set_task_factory(task_factory)
+            loop.call_soon(started.set_result, loop)
+            loop.run_forever()
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)  # there is no loop
+    finally:
+        ended.set_result(None)
+
+
+def _stop(started: Future[asyncio.AbstractEventLoop]) -> None:
+    """Stop the loop of a thread that has started."""
+    if started.cancelled() or started.exception() is not None:
+        return
+    loop = started.result()
+    with contextlib.suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)
 
 
 # --- beforehand -----------------------------------------------------------------------

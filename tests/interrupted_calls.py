@@ -18,7 +18,7 @@ from numbasync.device.ordering import is_strict
 from numbasync.ops import reentrancy, submission_queue
 from numbasync.ops.submit import starting
 from numbasync.tensors.pinned import sharing
-from tests.interrupted_devices import Call, awaiting, calls_of, end_runtimes, pair_of
+from tests.interrupted_devices import Call, awaiting, calls_of, pair_of, runtimes
 from tests.interrupting import Interrupt, Place, Places, Trace
 
 
@@ -138,7 +138,7 @@ class Interrupted:
             "strict ordering": is_strict(),
             "another device": na.default_device() is not self.device,
             "a queue is not empty": line is not None and bool(line),
-            "a runtime runs": bool(end_runtimes()),
+            "a runtime runs": bool(runtimes()),
         }
         for device in self.devices:
             found |= {
@@ -175,6 +175,8 @@ class Interrupted:
         wrong = self.left()
         if wrong or self.bytes_now() != bytes_before:
             gc.collect()  # what is in the frames of the traceback
+            for thread in runtimes():
+                thread.join(5.0)  # it ends with its runtime
             self._synchronize()
             wrong = self.left()
             if self.bytes_now() != bytes_before:
