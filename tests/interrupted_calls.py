@@ -70,6 +70,7 @@ class Interrupted:
             "graph": lambda s: self.graph.launch().sync_on(s),
             "capture": lambda s: add(z, 1).graph_on(s),
             "scope": self._scope,
+            "scope_that_is_kept": self._kept_scope,
             "batch": self._batch,
             "future_sync": lambda s: add(z, 1).shared().schedule(s).sync(),
             "await": awaiting(lambda s: add(z, 1)),
@@ -123,6 +124,11 @@ class Interrupted:
         with na.CudaGraph.scope(stream) as scope:
             scope.record(add(self.z, 1))
 
+    def _kept_scope(self, stream: na.Stream) -> None:
+        self.scope = na.CudaGraph.scope(stream)
+        with self.scope:
+            self.scope.record(add(self.z, 1))
+
     def _batch(self, stream: na.Stream) -> None:
         batch = na.CommandBatch()
         x = batch.upload(np.ones(8, np.float32))
@@ -152,15 +158,11 @@ class Interrupted:
         return [what for what, is_so in found.items() if is_so]
 
     def _locks(self) -> list[Any]:
-        pools = [device.pool._pool for device in self.devices]
-        owners = [*self.devices, self.other]
-        locks = [
-            getattr(o, name)
-            for o in owners
-            for name in ("submit_lock", "_lock")
-            if hasattr(o, name)
-        ]
-        return [state, starting, sharing, *locks, *(pool._lock for pool in pools)]
+        pools: list[Any] = [device.pool._pool for device in self.devices]
+        submits = [device.submit_lock for device in self.devices]
+        return [
+            state, starting, sharing, self.other._lock, *submits, *(pool._lock for pool in pools)
+        ]  # fmt: skip
 
     def bytes_now(self) -> list[int]:
         """The bytes in use on each device."""

@@ -33,7 +33,8 @@ def awaiting(make: Callable[[na.Stream], Awaitable[Any]]) -> Call:
 def pair_of(device: Device) -> tuple[Device, Device]:
     """Two devices that copy to each other: the device and another of its kind, if there is one."""
     kind = na.devices(device.kind) if len(na.devices(device.kind)) > 1 else na.devices("cpu")
-    return (device, next(d for d in kind if d is not device)) if device in kind else kind[:2]
+    first = device if device in kind else kind[0]
+    return first, next(d for d in kind if d is not first)
 
 
 def runtimes() -> list[threading.Thread]:
@@ -74,13 +75,6 @@ def calls_of(device: Device, z: na.Tensor, add: Launcher[Any]) -> dict[str, Call
         with na.limit(bytes=2**12):
             await na.gather(add(z, 1), na.zeros(300), na.zeros(300))
 
-    def from_the_pool(stream: na.Stream) -> None:
-        before, device.pool = device.pool, pool
-        try:
-            na.zeros(64).sync_on(stream)
-        finally:
-            device.pool = before
-
     def together(stream: na.Stream) -> Any:
         return na.collective.all_reduce([here, there], out=[here, there]).sync()
 
@@ -105,7 +99,7 @@ def calls_of(device: Device, z: na.Tensor, add: Launcher[Any]) -> dict[str, Call
         "await_large_upload": awaiting(lambda s: na.from_host(array)),
         "await_large_download": awaiting(lambda s: na.memcpy(array, large)),
         "limit_bytes": awaiting(limited),
-        "pool": from_the_pool,
+        "pool": lambda s: pool.allocate(100, s.backend) and None,
         "graphed": lambda s: step(z).sync_on(s),
         "replay": lambda s: graph.replay_sync({uploaded: np.ones(8, np.float32)})[result],
         "foreign": lambda s: na.as_tensor(np.ones(8)),

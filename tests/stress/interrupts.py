@@ -4,7 +4,8 @@
 
 After each signal nothing may be owned, in flight, limited or lost, and the next operation on the
 stream is right. `count` signals are sent; a call is repeated until one has come. Signals that come
-in a finaliser are printed by Python, and not raised: the handler sends another one.
+in a finaliser, or in the callback of a weak reference, are printed by Python, and not raised:
+another one is sent. A call that returns after any other one has lost it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -26,14 +28,23 @@ import numbasync as na
 from tests.interrupted_calls import Interrupted
 
 SOON, LATE, AGAIN = 10e-6, 400e-6, 5.0  # seconds
-ASYNCIO = str(Path(asyncio.__file__).parent)
+ASYNCIO, OURS = str(Path(asyncio.__file__).parent), str(Path(__file__).parents[2])
+
+
+def is_of_a_loop(frame: FrameType | None) -> bool:
+    """Whether asyncio, or what it has called of the standard library, is running."""
+    for above, _ in walk_stack(frame):
+        if above.f_code.co_filename.startswith((ASYNCIO, OURS)):
+            return above.f_code.co_filename.startswith(ASYNCIO)
+    return False
 
 
 class _Signals:
     """The handler of the signal, which counts those that end a call.
 
-    None is raised in asyncio's own code: a loop that is stopped between taking a callback and
-    calling it never calls it. `asyncio.run` therefore has a handler of ^C that cancels its task.
+    None is raised in asyncio, or in what it has called: a loop that is stopped between taking a
+    callback and calling it never calls it. `asyncio.run` therefore has a handler of ^C that cancels
+    its task.
     """
 
     def __init__(self) -> None:
@@ -42,7 +53,7 @@ class _Signals:
         self.where = ""  # of the latest one
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        if frame is not None and ASYNCIO in frame.f_code.co_filename:
+        if is_of_a_loop(frame):
             signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
             return
         self.raised += 1
@@ -50,8 +61,8 @@ class _Signals:
         raise KeyboardInterrupt
 
     def swallowed(self, _: Any) -> None:
-        """In place of `sys.unraisablehook`: it came in a finaliser. Another one is sent, unless
-        the call has ended meanwhile.
+        """In place of `sys.unraisablehook`: it came in a finaliser, or in a callback of a weak
+        reference. Another one is sent, unless the call has ended meanwhile.
         """
         self.raised -= 1
         if self.is_open:  # not so soon that it comes here, where it would be printed, too
@@ -66,6 +77,7 @@ def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
     for name in names:  # compiled, and what is made once
         interrupted.calls[name](device.new_stream())
     signals = _Signals()
+    gc.freeze()  # collections then look at what the calls leave
     before = signal.signal(signal.SIGALRM, signals.interrupt)
     hook, sys.unraisablehook = sys.unraisablehook, signals.swallowed
     logger = logging.getLogger("asyncio")  # says that a closed loop had tasks
@@ -79,8 +91,9 @@ def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
                 try:
                     # A second signal ends a call that hangs, or follows one that was not raised.
                     signal.setitimer(signal.ITIMER_REAL, draw.uniform(SOON, LATE), AGAIN)
-                    while True:
+                    while not signals.raised:
                         interrupted.calls[name](stream)
+                    found[f"{name}: lost, at\n{signals.where}"] += 1
                 finally:
                     signals.is_open = False
                     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -91,6 +104,7 @@ def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.unfreeze()
         gc.collect()  # loops that ^C has ended half-way, with their files
         sys.unraisablehook, logger.disabled = hook, False
     return found
