@@ -10,8 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Hashable
-from functools import cache
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np

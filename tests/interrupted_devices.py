@@ -39,7 +39,8 @@ def pair_of(device: Device) -> tuple[Device, Device]:
 
 def runtimes() -> list[threading.Thread]:
     """The threads of runtimes."""
-    return [t for t in threading.enumerate() if t.name.startswith("numbasync-") and ":" in t.name]
+    threads = [t for t in threading.enumerate() if t.is_alive()]  # not all of them have started
+    return [t for t in threads if t.name.startswith("numbasync-") and ":" in t.name]
 
 
 def calls_of(device: Device, z: na.Tensor, add: Launcher[Any]) -> dict[str, Call]:

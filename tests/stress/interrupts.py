@@ -69,10 +69,10 @@ class _Signals:
             signal.setitimer(signal.ITIMER_REAL, LATE, AGAIN)
 
 
-def interrupt(device: na.Device, count: int, seed: int = 0) -> Counter[str]:
-    """Interrupt calls `count` times; what was wrong, with the calls."""
+def interrupt(device: na.Device, count: int, seed: int = 0, all: bool = True) -> Counter[str]:
+    """Interrupt calls, all or those of one device, `count` times; what was wrong, with the calls."""
     draw = random.Random(seed)
-    interrupted, found = Interrupted(device), Counter[str]()
+    interrupted, found = Interrupted(device, all), Counter[str]()
     names = list(interrupted.calls)
     for name in names:  # compiled, and what is made once
         interrupted.calls[name](device.new_stream())
