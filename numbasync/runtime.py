@@ -251,9 +251,7 @@ class Runtime:
         return f"<Runtime of {self.device.label}, {state}>"
 
 
-def _drive(
-    device: Device, started: Future[asyncio.AbstractEventLoop], ended: Future[None]
-) -> None:
+def _drive(device: Device, started: Future[asyncio.AbstractEventLoop], ended: Future[None]) -> None:
     """The thread of a runtime."""
     try:
         with use_device(device), asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -22,12 +22,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from threading import Condition
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numbasync
 
 PACKAGE = str(Path(numbasync.__file__).parent)
+# What takes and gives back a lock in Python: followed where numbasync's own frames call it.
+OF_CONDITIONS = {Condition.__enter__.__code__, Condition.__exit__.__code__}
 
 
 class Place(NamedTuple):
@@ -130,10 +133,13 @@ class Places(Trace):
         self.hits = Counter[Place]()
 
     def follows(self, code: CodeType) -> bool:
-        return _is_ours(code)
+        return _is_ours(code) or code in OF_CONDITIONS
 
     def pass_by(self, frame: FrameType) -> None:
-        if frame.f_lasti not in _leaving(frame.f_code):
+        code, caller = frame.f_code, frame.f_back
+        if code in OF_CONDITIONS and (caller is None or not _is_ours(caller.f_code)):
+            return
+        if frame.f_lasti not in _leaving(code):
             self.hits[Place(frame.f_code, frame.f_lasti, tuple(_callers(frame)))] += 1
 
 

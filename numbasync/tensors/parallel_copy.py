@@ -42,7 +42,10 @@ class ParallelCopy(Generic[P]):
         self._lock = threading.Lock()
         self._begun = self._closed = False
         self._helpers = 0  # copy threads that are at work
-        self._idle = threading.Event()  # no helper is at work, nor will be
+        # Opened by the last helper that was at work when the work was closed. A lock of C, since ^C
+        # could leave the lock of a `threading.Event` taken.
+        self._door = threading.Lock()
+        self._door.acquire()
         self._over = False
         self._error: BaseException | None = None
 
@@ -64,8 +67,9 @@ class ParallelCopy(Generic[P]):
                 try:
                     begun, self._begun = self._begun, True
                     if begun:
-                        raise StateError("whoever copied it was stopped")
-                    self._share()
+                        self._fail(StateError("whoever copied it was stopped"))
+                    else:
+                        self._share()
                 except BaseException as error:
                     self._fail(error.with_traceback(None))
                 self._end()
@@ -99,11 +103,9 @@ class ParallelCopy(Generic[P]):
         """Wait for the helpers; those that have not begun are not waited for."""
         with self._lock:
             self._closed = True
-            if not self._helpers:
-                self._idle.set()
-        while not self._idle.is_set():
+        while self._helpers:
             try:
-                self._idle.wait()
+                self._door.acquire()
             except BaseException as stop:  # ^C: the helpers still finish the parts they are at
                 self._fail(stop)
         self._do = _nothing  # releases the arrays that `do` holds
@@ -118,7 +120,7 @@ class ParallelCopy(Generic[P]):
         with self._lock:
             self._helpers -= 1
             if self._closed and not self._helpers:
-                self._idle.set()
+                self._door.release()
 
     def _work(self) -> None:
         try:

@@ -70,7 +70,7 @@ class _Signals:
 
 
 def interrupt(device: na.Device, count: int, seed: int = 0, all: bool = True) -> Counter[str]:
-    """Interrupt calls, all or those of one device, `count` times; what was wrong, with the calls."""
+    """Interrupt calls, all or those of one device, `count` times; what was wrong, by call."""
     draw = random.Random(seed)
     interrupted, found = Interrupted(device, all), Counter[str]()
     names = list(interrupted.calls)
