@@ -206,7 +206,7 @@ class Interrupted:
         if wrong or self.bytes_now() != bytes_before:
             gc.collect()  # what is in the frames of the traceback
             for thread in runtimes():
-                thread.join(5.0)  # it ends with its runtime
+                thread.join(300)  # it ends with its runtime
             self._synchronize()
             wrong = self.left()
             if self.bytes_now() != bytes_before:

@@ -131,7 +131,8 @@ class CudaPool:
         except BaseException:
             for result, pointer in answers:  # which is not counted
                 if not result:
-                    cu.cuMemFreeAsync(pointer, stream.handle)
+                    with contextlib.suppress(Exception):  # another error is being raised
+                        cu.cuMemFreeAsync(pointer, stream.handle)
             raise
 
     def _check(self, nbytes: int, result: Any) -> None:
