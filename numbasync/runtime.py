@@ -122,6 +122,8 @@ class Runtime:
         self._thread: threading.Thread | None = None
         self._started: Future[asyncio.AbstractEventLoop] = Future()  # of the thread
         self._ended: Future[None] = Future()
+        for future in (self._started, self._ended):  # a cancelled wait does not cancel it
+            future.set_running_or_notify_cancel()
         self._calls: set[Future[Any]] = set()
 
     async def __aenter__(self) -> Self:
@@ -269,7 +271,7 @@ def _drive(device: Device, started: Future[asyncio.AbstractEventLoop], ended: Fu
 
 def _stop(started: Future[asyncio.AbstractEventLoop]) -> None:
     """Stop the loop of a thread that has started."""
-    if started.cancelled() or started.exception() is not None:
+    if started.exception() is not None:
         return
     loop = started.result()
     with contextlib.suppress(RuntimeError):  # it is closed
