@@ -33,7 +33,7 @@ from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.run import awaited, describe
 from numbasync.ops.task_factory import eager_task_factory, task_factory
 from numbasync.tensors.create import zeros
-from numbasync.threads import start
+from numbasync.threads import Answer, start
 
 T = TypeVar("T")
 
@@ -120,8 +120,8 @@ class Runtime:
         self.device = chosen_device(device, "Runtime")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._started: Future[asyncio.AbstractEventLoop] = Future()  # of the thread
-        self._ended: Future[None] = Future()
+        self._started: Future[asyncio.AbstractEventLoop] = Answer()  # of the thread
+        self._ended: Future[None] = Answer()
         for future in (self._started, self._ended):  # a cancelled wait does not cancel it
             future.set_running_or_notify_cancel()
         self._calls: set[Future[Any]] = set()
@@ -218,7 +218,7 @@ class Runtime:
                 f"Runtime.run takes an operation or something else to await, not "
                 f"{with_type(op)}; a function goes to Runtime.call."
             )
-        ended: Future[None] = Future()
+        ended: Future[None] = Answer()
         cancelled = False
 
         async def run() -> T:

@@ -80,7 +80,7 @@ def _leaving(code: CodeType) -> frozenset[int]:
 
 
 @cache
-def _is_ours(code: CodeType) -> bool:
+def is_ours(code: CodeType) -> bool:
     return code.co_filename.startswith((PACKAGE, "<numbasync"))
 
 
@@ -133,11 +133,11 @@ class Places(Trace):
         self.hits = Counter[Place]()
 
     def follows(self, code: CodeType) -> bool:
-        return _is_ours(code) or code in OF_CONDITIONS
+        return is_ours(code) or code in OF_CONDITIONS
 
     def pass_by(self, frame: FrameType) -> None:
         code, caller = frame.f_code, frame.f_back
-        if code in OF_CONDITIONS and (caller is None or not _is_ours(caller.f_code)):
+        if code in OF_CONDITIONS and (caller is None or not is_ours(caller.f_code)):
             return
         if frame.f_lasti not in _leaving(code):
             self.hits[Place(frame.f_code, frame.f_lasti, tuple(_callers(frame)))] += 1

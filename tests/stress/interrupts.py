@@ -26,13 +26,18 @@ from typing import Any
 
 import numbasync as na
 from tests.interrupted_calls import Interrupted
+from tests.interrupting import OF_CONDITIONS, is_ours
 
 SOON, LATE, AGAIN = 10e-6, 400e-6, 5.0  # seconds
 ASYNCIO, OURS = str(Path(asyncio.__file__).parent), str(Path(__file__).parents[2])
 
 
-def is_of_a_loop(frame: FrameType | None) -> bool:
-    """Whether asyncio, or what it has called of the standard library, is running."""
+def is_of_the_library(frame: FrameType | None) -> bool:
+    """Whether asyncio, or what it has called of the standard library, is running; or a thread's
+    start, a future or an executor takes a lock of its own, in Python.
+    """
+    if frame is not None and frame.f_code in OF_CONDITIONS:
+        return frame.f_back is None or not is_ours(frame.f_back.f_code)
     for above, _ in walk_stack(frame):
         if above.f_code.co_filename.startswith((ASYNCIO, OURS)):
             return above.f_code.co_filename.startswith(ASYNCIO)
@@ -44,7 +49,8 @@ class _Signals:
 
     None is raised in asyncio, or in what it has called: a loop that is stopped between taking a
     callback and calling it never calls it. `asyncio.run` therefore has a handler of ^C that cancels
-    its task.
+    its task. And none where the standard library takes the lock of a condition, which would be left
+    taken: a thread that starts, or has the result of a future, would wait for it for ever.
     """
 
     def __init__(self) -> None:
@@ -53,7 +59,7 @@ class _Signals:
         self.where = ""  # of the latest one
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        if is_of_a_loop(frame):
+        if is_of_the_library(frame):
             signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
             return
         self.raised += 1
@@ -115,7 +121,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # of operations that did not run
     with na.use_device(na.devices(kind)[0]) as device:
         found = interrupt(device, int(count), int(seed))
-    print(f"{count} interrupts, {sum(found.values())} wrong: {dict(found)}")
+    print(f"{count} interrupts, {sum(found.values())} wrong: {dict(found)}", flush=True)
     sys.exit(bool(found))
 
 
