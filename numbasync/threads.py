@@ -19,9 +19,9 @@ _RLock: Any = type(threading.RLock())
 
 
 class _Lock(_RLock):  # type: ignore[misc]  # a class of C
-    """The condition of a future, with the `__enter__` of a lock of C. That of `threading.Condition`
-    is Python: ^C may come there when the lock is taken already, and the thread that has the result
-    would wait for it for ever, as would all that it is to do later.
+    """The condition of a future, with the `__enter__` of a lock of C. That of the condition that a
+    future makes is Python: ^C may come there when the lock is taken already, and the thread that
+    has the result would wait for it for ever, as would all that it is to do later.
     """
 
     def __init__(self) -> None:

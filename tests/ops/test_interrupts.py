@@ -39,6 +39,7 @@ def test_locks_are_taken_by_what_is_written_in_c() -> None:
     assert sorted(lines) == [
         "backend/cpu/runtime/workers.py: class _Changed(threading.Condition):",
         "backend/cuda/module_cleanup.py: _deferred = ExitStack()",  # holds no lock
+        "threads.py: self._waiting = threading.Condition(self)",  # taken by its lock
     ]
     lock: Any = type(Answer()._condition)
     assert not hasattr(lock.__enter__, "__code__") and not hasattr(lock.__exit__, "__code__")

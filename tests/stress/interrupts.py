@@ -39,6 +39,8 @@ def is_of_the_library(frame: FrameType | None) -> bool:
     if frame is not None and frame.f_code in OF_CONDITIONS:
         return frame.f_back is None or not is_ours(frame.f_back.f_code)
     for above, _ in walk_stack(frame):
+        if above.f_code.co_qualname.startswith(("_Signals.", "is_of_the_library")):
+            continue  # a signal that came in the handler
         if above.f_code.co_filename.startswith((ASYNCIO, OURS)):
             return above.f_code.co_filename.startswith(ASYNCIO)
     return False
