@@ -11,7 +11,6 @@ import numpy as np
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.launch.launcher import Launcher
 from numbasync.tensors import parallel_copy
 
 Call = Callable[[na.Stream], Any]
@@ -43,7 +42,7 @@ def runtimes() -> list[threading.Thread]:
     return [t for t in threads if t.name.startswith("numbasync-") and ":" in t.name]
 
 
-def calls_of(device: Device, z: na.Tensor, add: Launcher[Any]) -> dict[str, Call]:
+def calls_of(device: Device, z: na.Tensor, add: Any) -> dict[str, Call]:
     """By name: each has returned when its work is done, or its loop closed."""
     near, far = pair_of(device)
     with na.use_device(near):
