@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Hashable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -241,6 +241,11 @@ def order(shape: Shape, strides: Shape, itemsize: int) -> str:
     return "F" if is_contiguous(shape[::-1], strides[::-1], itemsize) else "A"
 
 
+@lru_cache(64)  # NumPy forgets an exception that comes while it makes one, ^C too
+def _bytes(itemsize: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, itemsize))
+
+
 def index(at: Layout, key: Any, itemsize: int) -> Layout:
     """The layout of `array[key]`, for integers, slices, `...` and None.
 
@@ -257,7 +262,7 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
     if not any(part is Ellipsis for part in parts):
         parts = (*parts, Ellipsis)  # so that the result is a view, even of one element
     # itemsize bytes of real memory; nothing is read, since only views are made.
-    memory = np.empty(1, np.dtype((np.void, itemsize)))
+    memory = np.empty(1, _bytes(itemsize))
     base = np.lib.stride_tricks.as_strided(memory, at.shape, at.strides)
     try:
         part = base[parts]

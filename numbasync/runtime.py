@@ -21,7 +21,7 @@ from numbasync.device.device import (
     use_device,
 )
 from numbasync.device.stream import Steps
-from numbasync.errors import CallerError, OperationError, StateError
+from numbasync.errors import CallerError, DeviceError, OperationError, StateError
 from numbasync.launch.call import Compile
 from numbasync.launch.declared import compilations
 from numbasync.launch.launcher import Launcher
@@ -34,7 +34,7 @@ from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.run import awaited, describe
 from numbasync.ops.task_factory import eager_task_factory, task_factory
 from numbasync.tensors.create import zeros
-from numbasync.threads import start
+from numbasync.threads import Answer, start
 
 T = TypeVar("T")
 
@@ -129,19 +129,27 @@ class Runtime:
         self.device = chosen_device(device, "Runtime")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._ended: Future[None] = Future()  # of the thread
+        self._started: Future[asyncio.AbstractEventLoop] = Answer()  # of the thread
+        self._ended: Future[None] = Answer()
+        for future in (self._started, self._ended):  # a cancelled wait does not cancel it
+            future.set_running_or_notify_cancel()
         self._calls: set[Future[Any]] = set()
 
     async def __aenter__(self) -> Self:
         if self._thread is not None:
             raise StateError(f"{self!r} has been entered already; make another one.")
-        started: Future[asyncio.AbstractEventLoop] = Future()
+        # The thread does not hold the runtime, with which it ends at the latest.
         thread = threading.Thread(
-            target=self._drive, args=(started,), name=f"numbasync-{self.device.label}", daemon=True
-        )
-        start(thread, f"a runtime of {self.device.label}")
+            target=_drive, args=(self.device, self._started, self._ended),
+            name=f"numbasync-{self.device.label}", daemon=True,
+        )  # fmt: skip
         self._thread = thread
-        self._loop = await asyncio.wrap_future(started)
+        try:
+            start(thread, f"a runtime of {self.device.label}")
+        except DeviceError:
+            self._thread = None
+            raise
+        self._loop = await asyncio.wrap_future(self._started)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -149,28 +157,23 @@ class Runtime:
         if loop is None or thread is None:
             return
         try:
-            while self._calls:
-                await asyncio.wait([asyncio.wrap_future(f) for f in self._calls])
+            # ^C may have kept one that is done from being removed.
+            while calls := [future for future in self._calls.copy() if not future.done()]:
+                await asyncio.wait([asyncio.wrap_future(future) for future in calls])
             await self._on_thread(self._idle())
         finally:
             self._loop = None
-            loop.call_soon_threadsafe(loop.stop)
+            self._stop()
             await asyncio.wrap_future(self._ended)  # no executor, which may need a thread
             thread.join()
 
-    def _drive(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        try:
-            with use_device(self.device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                loop = runner.get_loop()
-                loop.set_task_factory(task_factory)
-                loop.call_soon(started.set_result, loop)
-                loop.run_forever()
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)  # there is no loop
-        finally:
-            self._ended.set_result(None)
+    def __del__(self) -> None:  # where ^C, or a cancellation, came before the block, or in its end
+        if getattr(self, "_thread", None) is not None and not self._ended.done():
+            self._stop()
+
+    def _stop(self) -> None:
+        """Let the thread end."""
+        self._started.add_done_callback(_stop)
 
     async def _idle(self) -> None:
         # Runs on the runtime's own thread, which may block.
@@ -224,7 +227,7 @@ class Runtime:
                 f"Runtime.run takes an operation or something else to await, not "
                 f"{with_type(op)}; a function goes to Runtime.call."
             )
-        ended: Future[None] = Future()
+        ended: Future[None] = Answer()
         cancelled = False
 
         async def run() -> T:
@@ -257,6 +260,31 @@ class Runtime:
     def __repr__(self) -> str:
         state = "running" if self._loop is not None else "not running"
         return f"<Runtime of {self.device.label}, {state}>"
+
+
+def _drive(device: Device, started: Future[asyncio.AbstractEventLoop], ended: Future[None]) -> None:
+    """The thread of a runtime."""
+    try:
+        with use_device(device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            loop = runner.get_loop()
+            loop.set_task_factory(task_factory)
+            loop.call_soon(started.set_result, loop)
+            loop.run_forever()
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)  # there is no loop
+    finally:
+        ended.set_result(None)
+
+
+def _stop(started: Future[asyncio.AbstractEventLoop]) -> None:
+    """Stop the loop of a thread that has started."""
+    if started.exception() is not None:
+        return
+    loop = started.result()
+    with contextlib.suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)
 
 
 # --- beforehand -----------------------------------------------------------------------

@@ -15,6 +15,31 @@ from typing import Any, TypeVar
 from numbasync.errors import DeviceError
 
 T = TypeVar("T")
+_RLock: Any = type(threading.RLock())
+
+
+class _Lock(_RLock):  # type: ignore[misc]  # a class of C
+    """The condition of a future, with the `__enter__` of a lock of C. That of the condition that a
+    future makes is Python: ^C may come there when the lock is taken already, and the thread that
+    has the result would wait for it for ever, as would all that it is to do later.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = threading.Condition(self)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._waiting.wait(timeout)
+
+    def notify_all(self) -> None:
+        self._waiting.notify_all()
+
+
+class Answer(Future[T]):
+    """A future of a thread of this package."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _Lock()
 
 
 def refused(work: str, why: BaseException) -> DeviceError:
@@ -46,7 +71,7 @@ def submit(executor: Executor, call: Callable[[], T]) -> Future[T]:
     Raises:
         RuntimeError: no thread can be started, or the executor is shut down.
     """
-    future: Future[T] = Future()
+    future: Future[T] = Answer()
     try:
         executor.submit(complete, future, call)
     except RuntimeError:
@@ -61,7 +86,7 @@ def call(function: Callable[[], T], name: str) -> Future[T]:
     Raises:
         DeviceError: no thread can be started.
     """
-    future: Future[T] = Future()
+    future: Future[T] = Answer()
     context: Any = contextvars.copy_context()
     thread = threading.Thread(
         target=context.run, args=(complete, future, function), name=name, daemon=True

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
-from collections.abc import Awaitable, Callable
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 import numbasync as na
+from numbasync import native
+from numbasync.backend.cpu.runtime.workers import state
+from numbasync.device import copy_threads
 from numbasync.device.ordering import is_strict
 from numbasync.ops import reentrancy, submission_queue
-from tests.interrupting import Interrupt
+from numbasync.ops.submit import starting
+from numbasync.tensors.pinned import sharing
+from tests.interrupted_devices import Call, awaiting, calls_of, pair_of, runtimes
+from tests.interrupting import Interrupt, Place, Places, Trace
 
-Call = Callable[[na.Stream], Any]
+WAYS = [False, True] if native.core is not None else [False]
 
 
 @na.launcher
@@ -27,14 +37,35 @@ def add(z: na.KernelOutput, c):
         z[i] += c
 
 
+@contextmanager
+def quietly(on: bool) -> Iterator[None]:
+    """With the core, or without it; and without warnings of what ^C has ended."""
+    native.switch(on)
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # what comes in a finaliser
+    logger = logging.getLogger("asyncio")  # says that a closed loop had tasks
+    logger.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of operations that did not run
+            warnings.simplefilter("ignore", ResourceWarning)  # of loops, before they were closed
+            yield
+    finally:
+        gc.collect()  # loops that ^C has ended half-way, with their files
+        sys.unraisablehook, logger.disabled = hook, False
+        native.switch(True)
+
+
 class Interrupted:
     """Tensors of one device, and calls on a stream that use them.
+
+    Args:
+        all: also those of several devices, large copies, page-locked memory and threads.
 
     Attributes:
         calls: by name; each has returned when its work is done, or its loop closed.
     """
 
-    def __init__(self, device: na.Device) -> None:
+    def __init__(self, device: na.Device, all: bool = True) -> None:
         gc.collect()  # what other tests have left in cycles must not end while a call is watched
         device.synchronize()
         self._on_sigint = signal.getsignal(signal.SIGINT)
@@ -42,6 +73,7 @@ class Interrupted:
         self.z = na.zeros(64, np.int64).sync()
         self.host = np.ones(64, np.int64)
         self.other = device.new_stream()
+        self.devices = {device: None, **dict.fromkeys(pair_of(device))}
         self.graph: Any = add(self.z, 1).graph_on(device.new_stream())
         z, host = self.z, self.host
         self.calls: dict[str, Call] = {
@@ -66,18 +98,20 @@ class Interrupted:
             "graph": lambda s: self.graph.launch().sync_on(s),
             "capture": lambda s: add(z, 1).graph_on(s),
             "scope": self._scope,
+            "scope_that_is_kept": self._kept_scope,
             "batch": self._batch,
             "future_sync": lambda s: add(z, 1).shared().schedule(s).sync(),
-            "await": _awaiting(lambda s: add(z, 1)),
-            "await_shared": _awaiting(lambda s: add(z, 1).shared()),
+            "await": awaiting(lambda s: add(z, 1)),
+            "await_shared": awaiting(lambda s: add(z, 1).shared()),
             "closed_loop": self._await_and_close,
-            "await_to_host": _awaiting(lambda s: z.to_host()),
-            "spawn": _awaiting(lambda s: na.spawn(add(z, 1), s)),
-            "schedule": _awaiting(
+            "await_to_host": awaiting(lambda s: z.to_host()),
+            "spawn": awaiting(lambda s: na.spawn(add(z, 1), s)),
+            "schedule": awaiting(
                 lambda s: add(z, 1).then(lambda r: add(r.z, 1)).schedule(s)
             ),
-            "gather": _awaiting(lambda s: na.gather(add(z, 1), z.to_host(), na.zeros(8))),
-            "await_limit": _awaiting(self._await_limited),
+            "gather": awaiting(lambda s: na.gather(add(z, 1), z.to_host(), na.zeros(8))),
+            "await_limit": awaiting(self._await_limited),
+            **(calls_of(device, z, add) if all else {}),
         }  # fmt: skip
 
     def _limited(self, stream: na.Stream) -> None:
@@ -118,6 +152,11 @@ class Interrupted:
         with na.CudaGraph.scope(stream) as scope:
             scope.record(add(self.z, 1))
 
+    def _kept_scope(self, stream: na.Stream) -> None:
+        self.scope = na.CudaGraph.scope(stream)
+        with self.scope:
+            self.scope.record(add(self.z, 1))
+
     def _batch(self, stream: na.Stream) -> None:
         batch = na.CommandBatch()
         x = batch.upload(np.ones(8, np.float32))
@@ -127,31 +166,50 @@ class Interrupted:
 
     def left(self) -> list[str]:
         """What is not as before the call."""
-        device, line = self.device, submission_queue._thread.line
+        line = submission_queue._thread.line
         found = {
             "the thread is busy": reentrancy._thread.busy,
-            "a limit is open": device.open_limits,
-            "a limit holds": device.limit is not None,
-            "the device counts as limited": device.is_limited,
             "strict ordering": is_strict(),
-            "another device": na.default_device() is not device,
+            "another device": na.default_device() is not self.device,
             "a queue is not empty": line is not None and bool(line),
-            "in flight": device.in_flight != (0, 0),
+            "a runtime runs": bool(runtimes()),
         }
+        for device in self.devices:
+            found |= {
+                f"a limit of {device.label} is open": device.open_limits,
+                f"a limit of {device.label} holds": device.limit is not None,
+                f"{device.label} counts as limited": device.is_limited,
+                f"in flight on {device.label}": device.in_flight != (0, 0),
+                f"chunks of {device.label} are in use": device.ring.statistics().in_use > 0,
+            }
+        found |= {f"a lock is held: {lock}": is_held(lock) for lock in self._locks()}
         return [what for what, is_so in found.items() if is_so]
 
-    def after(self, stream: na.Stream, bytes_before: int) -> list[str]:
+    def _locks(self) -> list[Any]:
+        pools: list[Any] = [device.pool._pool for device in self.devices]
+        submits = [device.submit_lock for device in self.devices]
+        return [
+            state, starting, sharing, self.other._lock, *submits, *(pool._lock for pool in pools)
+        ]  # fmt: skip
+
+    def bytes_now(self) -> list[int]:
+        """The bytes in use on each device."""
+        return [device.memory_stats().used_current for device in self.devices]
+
+    def after(self, stream: na.Stream, bytes_before: list[int]) -> list[str]:
         """What is wrong after an interrupted call on `stream`."""
         # `asyncio.run` handles ^C by a method that names its task, and therefore the result. It
         # sets the former handler again in a `finally`, which ^C can end before: then, for good.
         signal.signal(signal.SIGINT, self._on_sigint)
-        self.device.synchronize()
+        self._synchronize()
         wrong = self.left()
-        if wrong or self.device.memory_stats().used_current != bytes_before:
+        if wrong or self.bytes_now() != bytes_before:
             gc.collect()  # what is in the frames of the traceback
-            self.device.synchronize()
+            for thread in runtimes():
+                thread.join(300)  # it ends with its runtime
+            self._synchronize()
             wrong = self.left()
-            if self.device.memory_stats().used_current != bytes_before:
+            if self.bytes_now() != bytes_before:
                 wrong.append("memory")
         if not wrong:  # else it might hang
             before = self.z.to_host().sync_on(stream)
@@ -160,41 +218,66 @@ class Interrupted:
                 wrong.append("the next operation")
         return wrong
 
-    def interrupt_at(self, name: str, at: int) -> tuple[Interrupt, list[str]]:
-        """The call of that name, interrupted at a bytecode; and what is wrong then."""
-        call, stream = self.calls[name], self.device.new_stream()
-        bytes_before = self.device.memory_stats().used_current
-        interrupt = Interrupt(at)
+    def _synchronize(self) -> None:
+        copy_threads.settle()
+        for device in self.devices:
+            device.synchronize()
+
+    def _follow(self, name: str, stream: na.Stream, trace: Trace) -> None:
+        """The call of that name, followed; it finds memory that others have just given back."""
+        call = self.calls[name]
+        na.zeros(8).sync_on(self.other)
+        trace.run(lambda: call(stream))  # in one place: it is one of the callers
+
+    def interrupt_at(self, name: str, interrupt: Interrupt) -> list[str]:
+        """The call of that name, interrupted; and what is wrong then."""
+        stream = self.device.new_stream()
+        bytes_before = self.bytes_now()
         raised = False
         try:
-            interrupt.run(lambda: call(stream))
+            self._follow(name, stream, interrupt)
         except KeyboardInterrupt:
             raised = True
         wrong = self.after(stream, bytes_before)
-        # Python itself prints, and does not raise, what comes in a finaliser.
-        if interrupt.where is not None and not raised and not interrupt.was_in_finaliser:
+        if interrupt.came and not raised and not interrupt.was_swallowed:
             wrong.append("not raised")
-        return interrupt, wrong
+        return wrong
 
-    def sweep(self, name: str, first: int, step: int) -> list[str]:
-        """The call of that name, interrupted at every `step`-th bytecode; what was wrong."""
-        found = list[str]()
-        self.calls[name](self.device.new_stream())  # compiled, and what is made once
-        while True:
-            interrupt, wrong = self.interrupt_at(name, first)
-            found += [f"{name}: {what}, ^C in {interrupt.where}" for what in wrong]
-            if interrupt.where is None or found:
-                return found
-            first += step
+    def places(self, name: str) -> list[tuple[Place, int]]:
+        """Each place of the call of that name; the first and the last time that it comes there."""
+        for _ in range(2):  # compiled, and what is made once or seen twice
+            self.calls[name](self.device.new_stream())
+        places, stream = Places(), self.device.new_stream()
+        self.after(stream, self.bytes_now())
+        self._follow(name, stream, places)
+        self._synchronize()
+        return [(place, n) for place, hits in places.hits.items() for n in {1: 0, hits: 0}]
+
+    def sweep(self, step: int, calls: slice = slice(None)) -> list[str]:
+        """Calls, interrupted at every `step`-th place; what was wrong with one of them."""
+        gc.collect()
+        gc.freeze()  # collections then look at what the calls leave
+        try:
+            for i, name in enumerate(list(self.calls)[calls]):
+                places = self.places(name)[11 * i % step :: step]
+                missed = 0
+                for place, hit in places:
+                    interrupt = Interrupt(place, hit)
+                    wrong = self.interrupt_at(name, interrupt)
+                    if wrong:
+                        return [f"{name}: {what}, ^C in {place}, {hit}. time" for what in wrong]
+                    missed += not interrupt.came
+                if missed > max(3, len(places) // 2):  # with threads, calls differ
+                    return [f"{name}: {missed} of {len(places)} places were not come to"]
+            return []
+        finally:
+            gc.unfreeze()
 
 
-def _awaiting(make: Callable[[na.Stream], Awaitable[Any]]) -> Call:
-    """A call that awaits what `make` makes, on a loop of its own, as `asyncio.run` does."""
-
-    def call(stream: na.Stream) -> Any:
-        async def main() -> Any:
-            return await make(stream)
-
-        return asyncio.run(main())
-
-    return call
+def is_held(lock: Any) -> bool:
+    """Whether this thread holds a reentrant lock, which it ought not to."""
+    with suppress(RuntimeError):
+        lock.release()
+        lock.acquire()
+        return True
+    return False

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from numbasync.fork import in_child
-from numbasync.threads import complete
+from numbasync.threads import Answer, complete
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ def submit(call: Callable[[], object]) -> None:
 
 def submit_with_result(call: Callable[[], T]) -> Future[T]:
     """`submit`, with a future of the result. Cancelling it before a thread starts skips `call`."""
-    future: Future[T] = Future()
+    future: Future[T] = Answer()
 
     submit(partial(complete, future, call))
     return future

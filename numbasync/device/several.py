@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from numbasync.arguments import shown
@@ -12,15 +11,12 @@ from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
 
 
-@contextmanager
-def submit_locks(*devices: Device) -> Iterator[None]:
-    """Hold the `submit_lock` of each device, taken in the order of the devices' labels: two threads
-    that need the same devices never wait for each other.
+def in_order(one: Device, other: Device) -> tuple[Device, Device]:
+    """Two devices in the order in which their `submit_lock`s are taken, so that two threads that
+    need both never wait for each other.
     """
-    with ExitStack() as held:
-        for device in sorted(set(devices), key=lambda d: (d.kind, d.ordinal)):
-            held.enter_context(device.submit_lock)
-        yield
+    ascending = (one.kind, one.ordinal) <= (other.kind, other.ordinal)
+    return (one, other) if ascending else (other, one)
 
 
 def next_stream_of(device: Device) -> Stream:

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from numbasync.backend import protocols
+
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 LOOK_SECONDS = 0.0001  # sleep between two polls of a thread that waits for a chunk
 # Seconds without a returned chunk after which a thread gives up: the streams may be waiting for
@@ -67,13 +70,33 @@ class Deadline:
 
 
 class Chunk:
-    """Page-locked bytes, and the event behind the copy that the device makes of them."""
+    """Page-locked bytes, and the event behind the copy that the device makes of them.
 
-    __slots__ = ("event", "memory")
+    A chunk is idle if nobody has its bytes, and the device has made its copy. So nothing has to be
+    given back, which ^C could prevent.
 
-    def __init__(self, memory: np.ndarray[Any, np.dtype[np.uint8]], event: protocols.Event) -> None:
+    Attributes:
+        user: the view of the bytes that whoever has taken the chunk holds. The garbage collector
+            does not know it, and so does not end it before finalisers that let the device use it.
+        is_copied: a copy is enqueued, with `event` behind it, and was not seen to be made.
+    """
+
+    __slots__ = ("event", "is_copied", "memory", "user")
+
+    def __init__(self, memory: Bytes, event: protocols.Event) -> None:
         self.memory = memory
         self.event = event
+        self.user: weakref.ref[Bytes] | None = None
+        self.is_copied = False
+
+    def take(self) -> Taken:
+        memory = self.memory[:]
+        self.user = weakref.ref(memory)
+        return Taken(self, memory)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_copied and (self.user is None or self.user() is None)
 
     def is_passed(self) -> bool:
         """Whether the device has finished copying from the chunk."""
@@ -83,9 +106,17 @@ class Chunk:
             return False
 
 
+class Taken(NamedTuple):
+    """A chunk, until `memory`, of which views are taken, has ended."""
+
+    chunk: Chunk
+    memory: Bytes
+
+
 class Ring:
-    """The chunks of one device. `take` a chunk, fill it, enqueue a copy out of it and call
-    `enqueued`; or `give` the chunk back unused.
+    """The chunks of one device. `take` a chunk, fill it, enqueue a copy out of it, call
+    `enqueued`, and drop its memory. While it is unknown whether the device has passed such a copy,
+    hold the memory.
     """
 
     CHUNK = 2 * 2**20  # 40 us of a PCIe 5 link, 200 us of one thread that fills it
@@ -93,9 +124,7 @@ class Ring:
 
     def __init__(self, device: protocols.Device) -> None:
         self._device = device
-        self._idle: list[Chunk] = []
-        self._copied: list[Chunk] = []  # chunks that the device may still copy from
-        self._made = 0
+        self._chunks: list[Chunk] = []
         self._making = threading.RLock()
         self._is_being_made = False
         self._taken = self._waits = self._refusals = 0
@@ -108,7 +137,7 @@ class Ring:
         """The page-locked bytes of the whole ring."""
         return self.CHUNK * self.MOST
 
-    def take(self, patience: Deadline) -> Chunk | None:
+    def take(self, patience: Deadline) -> Taken | None:
         """A chunk to fill. Waits for a free chunk for as long as other chunks are returned.
 
         Returns:
@@ -138,18 +167,23 @@ class Ring:
         """Seconds since the latest return of a chunk, or since `begin`."""
         return time.monotonic() - max(begin, self._returned)
 
-    def _find(self) -> Chunk | None:
-        if not self._made:
+    def _find(self) -> Taken | None:
+        if not self._chunks:
             self._make()
         with self._lock:
-            if not self._idle:
+            chunk = self._first_idle()
+            if chunk is None:
                 self._collect()
-            return self._idle.pop() if self._idle else None
+                chunk = self._first_idle()
+            return None if chunk is None else chunk.take()
+
+    def _first_idle(self) -> Chunk | None:
+        return next((chunk for chunk in self._chunks if chunk.is_idle), None)
 
     def _make(self) -> None:
         # Not inside `_lock`, which other threads need to poll: locking pages takes long.
         with self._making:
-            if self._made or self._is_being_made:  # the latter in a finaliser that runs here
+            if self._chunks or self._is_being_made:  # the latter in a finaliser that runs here
                 return
             self._is_being_made = True
             try:
@@ -161,52 +195,35 @@ class Ring:
                 ]
             finally:
                 self._is_being_made = False
-            with self._lock:
-                self._idle = chunks
-                self._made = len(chunks)
+            self._chunks = chunks
 
     def _collect(self) -> None:
-        """Take back the chunks that the device has passed. The caller must hold the lock."""
-        copied = self._copied
+        """Note which copies the device has made. The caller must hold the lock."""
         # Query every chunk: copies on different streams may complete in any order.
-        passed = [chunk.is_passed() for chunk in copied]
-        if any(passed):
-            self._returned = time.monotonic()
-            self._idle += [c for c, is_passed in zip(copied, passed, strict=True) if is_passed]
-            self._copied = [c for c, is_passed in zip(copied, passed, strict=True) if not is_passed]
+        for chunk in self._chunks:
+            if chunk.is_copied and chunk.is_passed():
+                self._returned = time.monotonic()
+                chunk.is_copied = False
 
     def enqueued(self, chunk: Chunk, stream: protocols.Stream) -> None:
-        """Note that a copy out of `chunk` is on `stream`: the chunk returns when that is done."""
+        """Note that a copy out of `chunk` is on `stream`: the chunk is idle when that is done."""
         stream.record(chunk.event)
-        with self._lock:
-            self._copied.append(chunk)
-
-    def give(self, chunk: Chunk) -> None:
-        """Give back a chunk that no enqueued copy uses."""
-        with self._lock:
-            self._idle.append(chunk)
-
-    def until_dropped(self, chunk: Chunk) -> object:
-        """An object that gives the chunk back when freed, for a chunk of which it is unknown
-        whether the device has passed it.
-        """
-        return _Held(self, chunk)
+        chunk.is_copied = True
 
     def start_over(self) -> None:
         """Reset in a forked child, which has none of the parent's threads that filled chunks."""
         self._lock, self._making = threading.RLock(), threading.RLock()
         self._is_being_made = False
         # Kept alive: destroying the parent's events may call the driver, which a child must not.
-        self._parents = [*self._idle, *self._copied]
-        self._idle, self._copied, self._made = [], [], 0
+        self._parents, self._chunks = self._chunks, []
 
     def statistics(self) -> RingStatistics:
         """The current state and counts. Polls the device first."""
         with self._lock:
             self._collect()
-            in_use = self._made - len(self._idle)
+            made, in_use = len(self._chunks), sum(not chunk.is_idle for chunk in self._chunks)
             return RingStatistics(
-                self.CHUNK, self.MOST, self._made, in_use, self._taken, self._waits, self._refusals
+                self.CHUNK, self.MOST, made, in_use, self._taken, self._waits, self._refusals
             )
 
     def __repr__(self) -> str:
@@ -215,16 +232,3 @@ class Ring:
             f"<Ring of {self._device.kind}:{self._device.ordinal}, {s.in_use} of {s.most} "
             f"chunks of {s.chunk_bytes:,} B in use, {s.chunks} made>"
         )
-
-
-class _Held:
-    """Gives a chunk back when freed."""
-
-    def __init__(self, ring: Ring, chunk: Chunk) -> None:
-        self._ring = ring
-        self._chunk = chunk
-
-    def __del__(self) -> None:
-        chunk = getattr(self, "_chunk", None)  # absent if the constructor failed
-        if chunk is not None:
-            self._ring.give(chunk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -98,6 +99,41 @@ class ScopeBranch(Public):
         return f"<{type(self).__name__} {state}>"
 
 
+class _Exit:
+    """`__exit__` of a scope, as a `with` statement holds it while its block runs."""
+
+    is_of_a_block = False
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __call__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._scope._leave(kind)
+
+    def __del__(self) -> None:
+        if self.is_of_a_block:  # ^C may have come before the call
+            self._scope._leave(KeyboardInterrupt)
+
+
+class _Exits:
+    """`__exit__` of the class: CPython looks it up before a block, and drops what it got behind
+    it. So a block ends, whatever holds its scope, and wherever ^C comes.
+    """
+
+    def __get__(self, scope: Scope | None, cls: type) -> Any:
+        if scope is None:
+            return self
+        found = _Exit(scope)
+        scope._exit = weakref.ref(found)
+        return found
+
+    def __call__(self, scope: Scope, kind: type[BaseException] | None, *rest: object) -> None:
+        scope._leave(kind)  # as `contextlib.ExitStack` calls it
+
+
 class Scope(ScopeBranch):
     """Records operations for one graph. Made by `CudaGraph.scope(stream)`.
 
@@ -125,6 +161,7 @@ class Scope(ScopeBranch):
         self._thread = 0
         self._region: AbstractContextManager[Any] | None = None
         self._graph: CudaGraph[None] | None = None
+        self._exit: Callable[[], _Exit | None] = lambda: None
 
     @property
     def graph(self) -> CudaGraph[None]:
@@ -159,27 +196,33 @@ class Scope(ScopeBranch):
         submission_queue.drain()
         self._stream.check()
         recorder = Recorder(self._stream, allocates=False)
+        at_exit = self._exit()
+        if at_exit is not None:
+            at_exit.is_of_a_block = True
         try:
             self._region = exclusive.region()
             self._region.__enter__()
             self._thread = threading.get_ident()
             self._recorder = recorder
         except BaseException:  # ^C: the block does not begin
-            self._leave()
+            self._leave(KeyboardInterrupt)
             raise
         return self
 
-    def _leave(self) -> Recorder | None:
-        """Let the thread run operations again; the recorder, if there was one."""
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...  # fmt: skip
+
+    else:
+        __exit__ = _Exits()
+
+    def _leave(self, kind: type[BaseException] | None) -> None:
+        """Let the thread run operations again, and make the graph; again has no effect."""
         recorder, self._recorder = self._recorder, None
         self._region = None  # which ends with its last reference, wherever ^C came
-        return recorder
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        recorder = self._leave()
         if recorder is None:
             return
         if kind is not None:

@@ -55,23 +55,23 @@ class Compilation:
         self._kernel = kernel
         self._device = device
         self._keys = keys
-        self._lock = threading.Lock()
-        self._settled = threading.Event()
-        self._begun = False
+        self._turn = threading.Lock()  # held by the thread that compiles
+        self._is_over = False
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
 
     def run(self) -> None:
-        with self._lock:
-            is_first, self._begun = not self._begun, True
-        if not is_first:
-            self._settled.wait()
-            if isinstance(self._error, Exception):
-                raise self._error.with_traceback(self._trace)
-            if self._error is not None:
-                # An interruption of the compiling thread does not concern this one: try again.
-                self._kernel.compilation(self._device, self._keys).run()
-            return
+        with self._turn:
+            if not self._is_over:  # also if ^C has stopped another thread before it was
+                self._compile()
+                return
+        if isinstance(self._error, Exception):
+            raise self._error.with_traceback(self._trace)
+        if self._error is not None:
+            # An interruption of the compiling thread does not concern this one: try again.
+            self._kernel.compilation(self._device, self._keys).run()
+
+    def _compile(self) -> None:
         try:
             # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
@@ -82,7 +82,7 @@ class Compilation:
             raise
         finally:
             self._kernel.forget(self._device, self._keys)
-            self._settled.set()
+            self._is_over = True
 
 
 def compile_with_lines() -> None:

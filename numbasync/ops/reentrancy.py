@@ -100,19 +100,24 @@ class OneShotEvent:
     """A prerequisite that another task or thread fulfils: an event that is set once."""
 
     def __init__(self, thread: int | None = None) -> None:
-        self._settled = threading.Event()
+        # A lock of C, since ^C could leave the lock of a `threading.Event` taken.
+        self._door = threading.Lock()
+        self._door.acquire()
+        self._is_settled = False
         self._calls: dict[Callable[[], None], None] = {}
         self._lock = threading.Lock()
         self._thread = thread or threading.get_ident()
 
     @property
     def is_settled(self) -> bool:
-        return self._settled.is_set()
+        return self._is_settled
 
     def set_done(self) -> None:
         """Set the event, and call the registered callbacks on this thread."""
         with self._lock:
-            self._settled.set()
+            self._is_settled = True
+            if self._door.locked():
+                self._door.release()
             calls, self._calls = self._calls, {}
         for call in calls:
             call()
@@ -120,7 +125,7 @@ class OneShotEvent:
     def when_settled(self, call: Callable[[], None]) -> None:
         """Run `call` on the thread that sets the event; immediately if the event is set."""
         with self._lock:
-            if not self._settled.is_set():
+            if not self._is_settled:
                 self._calls[call] = None
                 return
         call()
@@ -132,13 +137,14 @@ class OneShotEvent:
 
     def run(self) -> None:
         """Block the thread until the event is set, or for LOOK_AGAIN; the caller checks again."""
-        if self._thread == threading.get_ident() and not self._settled.is_set():
+        if self._thread == threading.get_ident() and not self._is_settled:
             # The awaited task is suspended on this thread, which would wait for itself.
             raise ReentrancyError(
                 "this needs the result of an operation that is being prepared by this thread's "
                 "event loop: await it instead of blocking the thread."
             )
-        self._settled.wait(LOOK_AGAIN)
+        if self._door.acquire(timeout=LOOK_AGAIN):
+            self._door.release()  # for the next; if ^C comes before, that looks again
 
     def future(self, _if_closed: object = None) -> asyncio.Future[BaseException | None]:
         """A future of the running loop that is done when the event is set, or after LOOK_AGAIN."""

@@ -200,13 +200,13 @@ class SubmissionQueue:
 
     def _leave(self, waiting: Waiting) -> None:
         self._jobs.pop(waiting, None)
-        if waiting in self._waiting:
-            key = self._waiting.pop(waiting)
-            # Without a lane, if ^C came while the entry was added.
-            lane = self._lanes.get(key, OrderedDict[Waiting, None]())
+        key = self._waiting.get(waiting)
+        lane = self._lanes.get(key)  # none, if ^C came while the entry was added, or left
+        if lane is not None:
             lane.pop(waiting, None)
             if not lane:
                 self._lanes.pop(key, None)
+        self._waiting.pop(waiting, None)  # last: what is still in it is drained
         waiting.behind = None
         if not self._waiting:
             self._keep_alive.clear()

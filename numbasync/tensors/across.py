@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from numbasync.device import access
 from numbasync.device.device import Device
-from numbasync.device.several import next_stream_of, submit_locks
+from numbasync.device.several import in_order, next_stream_of
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError, NotAGraphNodeError
 from numbasync.native import compiled
@@ -81,7 +81,8 @@ def copy_across(
         # Packed where it lies. Another library's array is ordered with streams of its own device.
         src = yield from _on(ctx, source, f"pack({src.shape})", partial(_pack, src))
     order(ctx, dst)
-    with submit_locks(ctx.device, source):
+    first, second = in_order(ctx.device, source)
+    with first.submit_lock, second.submit_lock:
         ctx.read(src.storage, src, anywhere=True)
         written(ctx, dst, is_new)
         ctx.queue.copy_peer(dst.handle, src.handle, source.backend)
@@ -107,8 +108,7 @@ def try_copy_across(
         or not device.backend.copies_from(source.backend)
     ):
         return False
-    ascending = (device.kind, device.ordinal) < (source.kind, source.ordinal)
-    first, second = (device, source) if ascending else (source, device)
+    first, second = in_order(device, source)
     with first.submit_lock, second.submit_lock:
         # Under the locks, as another thread may attach a graph.
         if (

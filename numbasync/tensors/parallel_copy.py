@@ -32,20 +32,26 @@ class ParallelCopy(Generic[P]):
     """Calls `do` for each of `parts`, on several threads concurrently and in any order.
 
     The first call of `run` does the work, alone if no copy thread can be started; later calls wait.
+    Whoever comes after a first call that ^C has stopped ends the work, which has failed then.
     """
 
     def __init__(self, parts: Iterable[P], do: Callable[[P], None]) -> None:
         self._parts = deque(parts)
         self._do = do
+        self._turn = threading.Lock()  # held by the first call, until the work is over
         self._lock = threading.Lock()
         self._begun = self._closed = False
         self._helpers = 0  # copy threads that are at work
-        self._over = threading.Event()
+        # Opened by the last helper that was at work when the work was closed. A lock of C, since ^C
+        # could leave the lock of a `threading.Event` taken.
+        self._door = threading.Lock()
+        self._door.acquire()
+        self._over = False
         self._error: BaseException | None = None
 
     @property
     def is_over(self) -> bool:
-        return self._over.is_set()
+        return self._over
 
     def run(self) -> None:
         """Do the work, or wait until another thread has done it.
@@ -53,33 +59,38 @@ class ParallelCopy(Generic[P]):
         Raises:
             The first error of a part; the parts after it are skipped.
         """
-        with self._lock:
-            mine, self._begun = not self._begun, True
-        if mine:
-            self._share()
-        else:
-            self._over.wait()
-        error = self._error
+        mine = True
+        with self._turn:
+            if self._over:
+                mine = False
+            else:
+                try:
+                    begun, self._begun = self._begun, True
+                    if begun:
+                        self._fail(StateError("whoever copied it was stopped"))
+                    else:
+                        self._share()
+                except BaseException as error:
+                    self._fail(error.with_traceback(None))
+                self._end()
+        found = self._error
         try:
-            if error is None:
+            if found is None:
                 return
-            if not mine and not isinstance(error, Exception):
-                raise StateError(f"whoever copied it was stopped: {error!r}")
-            raise error.with_traceback(None)
+            if not mine and not isinstance(found, Exception):
+                raise StateError(f"whoever copied it was stopped: {found!r}")
+            raise found.with_traceback(None)
         finally:
-            error = None
+            found = None
             self = None  # type: ignore[assignment]  # the traceback holds this frame
 
     def stop(self) -> None:
         """Skip the parts that have not begun; wait for the threads that are at one."""
-        with self._lock:
-            begun, self._begun = self._begun, True
-            self._parts.clear()
-        if begun:
-            self._over.wait()
-        else:
-            self._do = _nothing  # releases the arrays that `do` holds
-            self._over.set()
+        self._parts.clear()
+        with self._turn:
+            self._begun = True
+            if not self._over:
+                self._end()
 
     def _share(self) -> None:
         # At interpreter shutdown no thread can be started: this thread does all parts.
@@ -87,17 +98,18 @@ class ParallelCopy(Generic[P]):
             for _ in range(min(len(self._parts), copy_threads.THREADS) - 1):
                 copy_threads.submit(self._help)
         self._work()
+
+    def _end(self) -> None:
+        """Wait for the helpers; those that have not begun are not waited for."""
         with self._lock:
             self._closed = True
-            at_work = self._helpers
-        # Helpers that have not begun are not waited for.
-        while at_work and not self._over.is_set():
+        while self._helpers:
             try:
-                self._over.wait()
+                self._door.acquire()
             except BaseException as stop:  # ^C: the helpers still finish the parts they are at
                 self._fail(stop)
         self._do = _nothing  # releases the arrays that `do` holds
-        self._over.set()
+        self._over = True
 
     def _help(self) -> None:
         with self._lock:
@@ -107,9 +119,8 @@ class ParallelCopy(Generic[P]):
         self._work()
         with self._lock:
             self._helpers -= 1
-            last = self._closed and not self._helpers
-        if last:
-            self._over.set()
+            if self._closed and not self._helpers:
+                self._door.release()
 
     def _work(self) -> None:
         try:

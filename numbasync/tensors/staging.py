@@ -164,22 +164,17 @@ class Staging:
         offset, piece = part
         ring = self._ring
         fits = piece.nbytes <= ring.CHUNK  # a single structure may be larger
-        chunk = ring.take(self._patience) if fits else None
-        if chunk is None:
+        taken = ring.take(self._patience) if fits else None
+        if taken is None:
             self._enqueue(self._block(piece.nbytes), offset, piece)
             return
-        enqueued = False
+        target = taken.memory[: piece.nbytes]
+        parallel_copy.place(target, piece)
         try:
-            target = chunk.memory[: piece.nbytes]
-            parallel_copy.place(target, piece)
-            enqueued = True
             self._copy(target, offset)
-            ring.enqueued(chunk, self._ctx.stream.backend)
-        except BaseException:
-            if enqueued:  # the device may still copy from the chunk, and its end is unknown
-                self._ctx.submission.retain(ring.until_dropped(chunk))
-            else:
-                ring.give(chunk)
+            ring.enqueued(taken.chunk, self._ctx.stream.backend)
+        except BaseException:  # the device may still copy from the chunk, and its end is unknown
+            self._ctx.submission.retain(taken.memory)
             raise
 
     def _enqueue(self, room: HostArray, offset: int, piece: HostArray) -> None:

@@ -235,7 +235,7 @@ def test_chunks_of_the_ring_are_page_locked_and_used_again(device: na.Device) ->
     assert found.taken + found.refusals >= 2 * found.most
     from cuda.bindings import driver
 
-    (chunk, *_) = device.ring._idle
+    chunk, *_ = device.ring._chunks
     result, kind = driver.cuPointerGetAttribute(
         driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, chunk.memory.ctypes.data
     )

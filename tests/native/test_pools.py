@@ -34,8 +34,8 @@ def test_blocks_are_counted_and_returned_as_by_python(
         native.switch(on)
         rng, seen, returned = random.Random(seed), list[Any](), list[int]()
         pool = object.__new__(memory.CudaPool)
-        pool._spare, pool._lock, pool._most_spare = {}, native.new_lock(), 10_000
-        pool._spare_bytes = pool._used = pool._high = 0
+        pool._begin(None)
+        pool._most_spare = 10_000
         note = partial(_note_return, returned)
         monkeypatch.setattr(memory.CudaPool, "_return", staticmethod(note))
         held: list[Any] = []
@@ -46,9 +46,7 @@ def test_blocks_are_counted_and_returned_as_by_python(
             else:
                 block = pool.reuse(size)
                 if block is None:
-                    pool._used += size  # as `allocate` does
-                    pool._high = max(pool._high, pool._used)
-                    block = memory.CudaMemory(i, size)
+                    block = pool._count(size, [(0, i)])  # as `allocate` does
                 block.lent = not rng.randrange(8)
                 held.append(block)
             spare = {n: [b.address for b in blocks] for n, blocks in pool._spare.items()}
@@ -62,9 +60,9 @@ def test_blocks_are_counted_and_returned_as_by_python(
 def pool_with(memory: Any, count: int) -> Any:
     """A pool with free blocks of 256 bytes."""
     blocks = object.__new__(memory.CudaPool)
-    blocks._spare, blocks._lock, blocks._most_spare = {}, native.new_lock(), 10_000
+    blocks._begin(None)
     blocks._spare[256] = [memory.CudaMemory(i, 256) for i in range(count)]
-    blocks._spare_bytes, blocks._used, blocks._high = 256 * count, 0, 0
+    blocks._spare_bytes = 256 * count
     return blocks
 
 
@@ -83,8 +81,8 @@ def test_a_pool_with_a_limit_counts_what_it_gets_back(on: bool) -> None:
         assert (pool._pool.used, blocks._used) == (0, 0)
 
 
-def _note_return(returned: list[int], block: Any) -> None:
-    returned.append(block.address)
+def _note_return(returned: list[int], block: Any, lent: bool) -> None:
+    returned.append(block.pointer)
 
 
 @both_ways

@@ -1,41 +1,45 @@
-"""^C at bytecodes of calls: nothing stays owned, in flight, limited or lost."""
+"""^C at places of calls: nothing stays owned, in flight, limited or lost."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Iterator
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import numbasync
 import numbasync as na
-from numbasync import native
-from tests.interrupted_calls import Interrupted
-
-WAYS = [False, True] if native.core is not None else [False]
-# At every which bytecode of a call ^C comes; 1: at each.
-STEP = int(os.environ.get("NUMBASYNC_INTERRUPTS", "499"))
+from numbasync.threads import Answer
+from tests.interrupted_calls import WAYS, Interrupted, quietly
 
 
-@pytest.fixture(params=WAYS, ids=lambda on: "core" if on else "python")
-def interrupted(
-    request: pytest.FixtureRequest, device: na.Device, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Interrupted]:
-    # Python prints what comes in a finaliser.
-    monkeypatch.setattr("sys.unraisablehook", lambda _: None)
-    native.switch(request.param)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of operations that did not run
-            warnings.simplefilter("ignore", ResourceWarning)  # of loops, before they were closed
-            yield Interrupted(device)
-    finally:
-        native.switch(True)
+@pytest.mark.parametrize("on", WAYS, ids=lambda on: "core" if on else "python")
+def test_nothing_is_left_of_a_call(device: na.Device, on: bool) -> None:
+    """A few places of half the calls of one device; `tests/stress/test_every_place.py` has all."""
+    with quietly(on):
+        assert not Interrupted(device, all=False).sweep(211, slice(on, None, 2))
 
 
-def test_nothing_is_left_of_a_call(interrupted: Interrupted) -> None:
-    """A few bytecodes of each call, others in each place of the table."""
-    found = list[str]()
-    for i, name in enumerate(interrupted.calls):
-        found += interrupted.sweep(name, 7 * i % min(STEP, 97), STEP)
-    assert not found
+def test_locks_are_taken_by_what_is_written_in_c() -> None:
+    """^C may come in what takes a lock in Python when it is taken already: `threading.Condition`,
+    what has one, and `ExitStack`.
+    """
+    found = re.compile(
+        r"ExitStack\(|threading\.(Condition|Event|\w*Semaphore)\b|with changed\b|= Future\("
+    )
+    package = Path(numbasync.__file__).parent
+    lines = [
+        f"{path.relative_to(package)}: {line.strip()}"
+        for path in package.rglob("*.py")
+        if path.relative_to(package).parts[0] not in ("testing", "tools")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if found.search(line) and not line.strip().startswith("#")
+    ]
+    assert sorted(lines) == [
+        "backend/cpu/runtime/workers.py: class _Changed(threading.Condition):",
+        "backend/cuda/module_cleanup.py: _deferred = ExitStack()",  # holds no lock
+        "threads.py: self._waiting = threading.Condition(self)",  # taken by its lock
+    ]
+    lock: Any = type(Answer()._condition)
+    assert not hasattr(lock.__enter__, "__code__") and not hasattr(lock.__exit__, "__code__")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
 import pytest
 
 import numbasync as na
+from numbasync import runtime
 from numbasync.errors import AlreadySubmittedError, StateError
 from numbasync.testing import gate
 from tests.common import add_one
@@ -115,3 +117,34 @@ async def test_outside_of_its_block_it_says_so(device: na.Device) -> None:
             await rt.__aenter__()
     with pytest.raises(StateError, match="async with"):
         await rt.call(lambda: 1)
+
+
+async def test_a_runtime_that_is_cancelled_while_it_begins_leaves_no_thread(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for the thread is cancelled, which must not cancel what the thread answers."""
+    before, goes_on = set(threading.enumerate()), threading.Event()
+    begun = threading.Event()
+
+    def held() -> Any:
+        begun.set()
+        goes_on.wait(300)
+
+    monkeypatch.setattr(runtime, "_loop_factory", held)
+
+    async def enter() -> None:
+        async with na.Runtime(device):
+            raise AssertionError
+
+    task = asyncio.ensure_future(enter())
+    await eventually(begun.is_set)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    del task
+    gc.collect()
+    goes_on.set()
+    for thread in set(threading.enumerate()) - before:
+        if ":" in thread.name:
+            thread.join(300)
+            assert not thread.is_alive()

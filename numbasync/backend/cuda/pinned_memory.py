@@ -85,6 +85,14 @@ class _Size:
         cls: Any = type(f"Pinned{nbytes}", (ctypes.c_char * nbytes,), attributes)
         self.at = cls.from_address
 
+    def spare_block(self) -> Any:
+        """The latest spare block. By `map`, so that ^C finds no address in nobody's hands.
+
+        Raises:
+            IndexError: there is none.
+        """
+        return next(map(self.at, iter(self.spare.pop, None)))
+
 
 @known
 class PinnedPool:
@@ -108,14 +116,13 @@ class PinnedPool:
     STEP = 2 * 2**20
 
     __slots__ = (
-        "__weakref__", "_device", "_kept", "_left", "_lock", "_next_slab", "_sizes", "_slab",
+        "__weakref__", "_device", "_left", "_lock", "_next_slab", "_sizes", "_slab",
         "_surplus", "_unlocking",
     )  # fmt: skip
 
     def __init__(self, device: Gpu) -> None:
         self._device = device
         self._sizes: dict[int, _Size] = {}
-        self._kept = 0
         self._slab, self._left = (
             0,
             0,
@@ -133,44 +140,37 @@ class PinnedPool:
             OutOfDeviceMemoryError: the pages cannot be locked.
         """
         size = self._size(nbytes)
-        address = self._spare(size)
-        while not address and size.nbytes <= self.SMALL:
-            slab_bytes = self._next_slab
-            slab = self._lock_pages(slab_bytes)  # outside of the lock, since it takes long
-            with self._lock:
-                self._share_out()
-                self._slab, self._left = slab, slab_bytes
-                self._next_slab = min(2 * slab_bytes, self.LARGEST_SLAB)
-            address = self._spare(size)
-        if not address:
-            address = self._lock_pages(size.nbytes)
-        return size.at(address)
+        while True:
+            block = self._spare(size)
+            if block is not None:
+                return block
+            self._lock_pages(size)
 
     @compiled
     def reuse(self, nbytes: int) -> Any:
         """`take` of a spare block, whose pages are locked already; None if there is none."""
         size = self._sizes.get(nbytes) or self._size(nbytes)
-        try:
-            # Removing from a list needs no lock. Of the larger blocks, the bytes are counted.
-            address = size.spare.pop() if size.is_small else self._spare(size)
-        except IndexError:
-            address = self._spare(size)
-        return size.at(address) if address else None
+        if size.is_small:
+            with contextlib.suppress(IndexError):
+                return size.spare_block()  # removing from a list needs no lock
+        return self._spare(size)
 
-    def _spare(self, size: _Size) -> int:
+    def _spare(self, size: _Size) -> Any:
         nbytes = size.nbytes
         with self._lock:
-            try:
-                address = size.spare.pop()
-            except IndexError:
-                if nbytes > self.SMALL or nbytes > self._left:
-                    return 0
-                address = self._slab
-                self._slab, self._left = address + nbytes, self._left - nbytes
-                return address
-            if nbytes > self.SMALL:
-                self._kept -= nbytes
-        return address
+            with contextlib.suppress(IndexError):
+                return size.spare_block()
+            if not size.is_small or nbytes > self._left:
+                return None
+            address = self._slab
+            self._slab, self._left = address + nbytes, self._left - nbytes
+            return size.at(address)
+
+    @property
+    def _kept(self) -> int:
+        """Bytes of the larger spare blocks."""
+        sizes = list(self._sizes.values())
+        return sum(len(size.spare) * size.nbytes for size in sizes if not size.is_small)
 
     def _share_out(self) -> None:
         """Divide the rest of the slab, perhaps the new one of another thread, into spare blocks."""
@@ -179,10 +179,31 @@ class PinnedPool:
             self._size(nbytes).spare.append(self._slab)
             self._slab, self._left = self._slab + nbytes, self._left - nbytes
 
-    def _lock_pages(self, nbytes: int) -> int:
+    def _lock_pages(self, size: _Size) -> None:
+        """Make a spare block, or a slab to cut it from. Not under the lock, since it takes long."""
+        nbytes = self._next_slab if size.is_small else size.nbytes
         self._start_unlocking()  # here, since at exit a finaliser cannot start a thread
         enter(self._device)
-        result, address = cu.cuMemHostAlloc(nbytes, cu.CU_MEMHOSTALLOC_PORTABLE)
+        # `map` puts the answer into the list: no bytecode, before which ^C could come.
+        answers: list[Any] = []
+        try:
+            answers.extend(map(cu.cuMemHostAlloc, (nbytes,), (cu.CU_MEMHOSTALLOC_PORTABLE,)))
+            self._check(nbytes, answers[0][0])
+            with self._lock:
+                if size.is_small:
+                    self._share_out()
+                    slab = int(answers.pop()[1])
+                    self._slab, self._left = slab, nbytes
+                    self._next_slab = min(2 * nbytes, self.LARGEST_SLAB)
+                else:
+                    size.spare.append(int(answers.pop()[1]))
+        except BaseException:
+            for result, address in answers:
+                if not result:
+                    self._surplus.put(int(address))
+            raise
+
+    def _check(self, nbytes: int, result: Any) -> None:
         if result:
             error = error_of(result, "cuMemHostAlloc")
             if isinstance(error, DeviceLostError):
@@ -192,7 +213,6 @@ class PinnedPool:
                 "Drop arrays of na.pinned that are no longer needed, copy less at a time, or raise "
                 "the limit: `ulimit -l`, or the container's memory."
             )
-        return int(address)
 
     def _size(self, nbytes: int) -> _Size:
         rounded = self.SMALLEST if nbytes <= self.SMALLEST else 1 << (nbytes - 1).bit_length()
@@ -207,9 +227,7 @@ class PinnedPool:
     def give(self, address: int, size: _Size) -> None:
         """Take back a larger block, whose object was finalised."""
         with self._lock:
-            kept = self._kept + size.nbytes
-            if kept <= self.KEPT_BYTES:
-                self._kept = kept
+            if self._kept + size.nbytes <= self.KEPT_BYTES:
                 size.spare.append(address)
                 return
         self._surplus.put(address)  # reentrant, as a finaliser may interrupt `put`

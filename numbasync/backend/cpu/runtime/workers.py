@@ -58,7 +58,8 @@ class _Changed(threading.Condition):
     def notify_all(self) -> None:
         if self.waiting:
             while self._doors:
-                self._doors[0].release()
+                if self._doors[0].locked():  # else ^C came behind its release
+                    self._doors[0].release()
                 self._doors.popleft()
                 self.waiting -= 1
             super().notify_all()
@@ -66,8 +67,8 @@ class _Changed(threading.Condition):
 
 # One lock for all virtual devices, since a stream of one may wait for an event of another.
 # The lock is reentrant, since a finaliser may run inside it.
-# `state` is the lock of `changed`, for code that does not wait: an RLock is written in C, a
-# condition is not.
+# `state` is the lock of `changed`. It is taken as `state`: an RLock is written in C, and the
+# `__enter__` of a condition is not, so that ^C may come there when the lock is taken already.
 state = threading.RLock()
 changed = _Changed(state)
 
@@ -119,7 +120,7 @@ class Blocker:
 
 def open_blocker(blocker: Blocker) -> None:
     """Open a blocker: resume its parked streams, on all devices, and make its calls."""
-    with changed:
+    with state:
         blocker.open = True
         left = []
         while blocker.parked:  # removed last: after ^C the next call goes on
@@ -260,7 +261,7 @@ class Engine:
         """Let `stepper` run the streams instead of threads; None: let the threads run them."""
         if stepper is not None:
             wait_for(lambda: not self._running)
-        with changed:
+        with state:
             if stepper is not None:
                 stepped.append(stepper)
             elif self.stepper is not None:
@@ -311,7 +312,7 @@ class Engine:
 
     def stop(self) -> None:
         """End the threads at interpreter exit. Work that is still queued is dropped."""
-        with changed:
+        with state:
             self.stopping = True
             self._ready.clear()
             changed.notify_all()
@@ -321,7 +322,7 @@ class Engine:
 
     def after_fork(self) -> None:
         """In a forked child, which has none of the threads, reschedule the queued work."""
-        with changed:
+        with state:
             self._threads.clear()
             self._running = self._idle = 0
             self._ready.clear()
@@ -329,10 +330,10 @@ class Engine:
                 stream.start_over()
 
     def _work(self) -> None:
-        with changed:
+        with state:
             self._threads.add(threading.current_thread())
         while True:
-            with changed:
+            with state:
                 self._idle += 1
                 is_work_ready = changed.wait_for(
                     lambda: (
@@ -353,7 +354,7 @@ class Engine:
                     goes_on = stream.run_one()
                 if self.stepper is not None or self.is_forking:
                     break
-            with changed:
+            with state:
                 self._running -= 1
                 if goes_on:
                     self.schedule(stream)
