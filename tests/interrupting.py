@@ -97,6 +97,8 @@ class Trace:
 
     def run(self, call: Callable[[], Any]) -> Any:
         before = sys.gettrace()
+        # Python 3.12 traces the bytecodes of later frames only if it knew one such frame before.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._enter)
         try:
             return call()

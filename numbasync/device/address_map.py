@@ -51,13 +51,14 @@ def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
         overlapping = []
         for ref in _live.valuerefs():
             owner, first, end = ref.key
-            if first < high and low < end:
-                other = ref()
-                if other is None:
-                    continue
-                if owner is device and first <= low and high <= end and _is_own(other):
-                    return other
-                overlapping.append(other)
+            if first >= high or low >= end:
+                continue
+            other = ref()
+            if other is None:
+                continue
+            if owner is device and first <= low and high <= end and _is_own(other):
+                return other
+            overlapping.append(other)
         storage = Storage(BorrowedOwner(device), memory)
         for other in overlapping:
             storage.add_overlap(other)

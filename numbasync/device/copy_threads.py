@@ -53,7 +53,9 @@ def submit(call: Callable[[], object]) -> None:
     global _started
     if _started < THREADS:
         with _starting:
-            while _started < THREADS:
+            while True:
+                if _started >= THREADS:
+                    break
                 _started += 1  # counted first: a finaliser that runs here must not start one too
                 try:
                     threading.Thread(

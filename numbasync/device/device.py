@@ -117,13 +117,15 @@ class Device(Public):
         """The device's own stream with that driver handle, dropped or not; None: no such stream."""
         with self._lock:
             for stream in self._streams:
-                if type(stream) is Stream and stream.backend.handle_number == handle:
-                    return stream
+                if type(stream) is not Stream or stream.backend.handle_number != handle:
+                    continue
+                return stream
             for dropped in self._dropped_streams.values():
                 for backend in dropped:
-                    if backend.handle_number == handle:
-                        dropped.remove(backend)
-                        return self._on(backend, dropped)
+                    if backend.handle_number != handle:
+                        continue
+                    dropped.remove(backend)
+                    return self._on(backend, dropped)
         return None
 
     def add_stream(self, stream: Stream) -> None:

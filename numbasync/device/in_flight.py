@@ -246,7 +246,9 @@ class Progress:
         dropped = []  # dropped outside the lock: finalisers may take long
         with self._lock:
             in_flight, broken = self._in_flight, self._broken
-            while in_flight:
+            while True:
+                if not in_flight:
+                    break
                 submission = in_flight[0]
                 if submission.sequence > passed:
                     break
@@ -269,7 +271,9 @@ class Progress:
 
     def _commit_abandoned(self) -> None:
         with self._lock:
-            while self._abandoned:
+            while True:
+                if not self._abandoned:
+                    break
                 submission = self._abandoned[0]
                 if not self.has(submission):
                     self.commit(submission)

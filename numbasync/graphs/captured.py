@@ -66,8 +66,9 @@ class Captured:
                     return NOTHING
                 storages.append(storage)
             for target in self.inputs:
-                if access.is_used_elsewhere(target.storage, stream):
-                    return NOTHING
+                if not access.is_used_elsewhere(target.storage, stream):
+                    continue
+                return NOTHING
             new = pool.reuse(spec.nbytes) if copies and spec is not None else None
             if (copies and new is None) or not self.graph.begin(submission, self.inputs):
                 return NOTHING

@@ -91,7 +91,9 @@ class Graphed(Generic[T]):
             if capture is None:
                 capture = self._captures[key] = _Capture(self, arguments, key).shared()
                 capture.suppress_warning()
-                while len(self._captures) > self._most:
+                while True:
+                    if len(self._captures) <= self._most:
+                        break
                     old, _ = self._captures.popitem(last=False)
                     self._captured.pop(old, None)
             self._captures.move_to_end(key)
@@ -225,8 +227,9 @@ class Replayed(DeviceOp[Any]):
             # Calls run one after the other, in strict ordering too: the caller sees no sharing.
             captured.graph.follow(ctx)
             for target, tensor in zip(captured.inputs, tensors, strict=True):
-                if not target.same_elements(tensor):
-                    prepared(copy(ctx, target, tensor))
+                if target.same_elements(tensor):
+                    continue
+                prepared(copy(ctx, target, tensor))
             captured.graph.launch_in(ctx)
             self.graph_used = captured.graph
             value = prepared(graphed.out(ctx, captured.output))

@@ -92,15 +92,15 @@ def summary(function: FunctionType) -> Summary:
             return cached if cached is not None else summaries.setdefault(callee, Summary())
 
         ask(function)
-        changed = True
-        while changed:
+        while True:
             changed = False
             for current, before in list(summaries.items()):
                 if current not in readers:
                     readers[current] = _Reader(current, ask)
                 summaries[current] = readers[current].summary()
                 changed |= summaries[current] != before
-            changed |= len(summaries) > len(readers)
+            if not changed and len(summaries) == len(readers):
+                break
         _summaries.update(summaries)
         return summaries[function]
 

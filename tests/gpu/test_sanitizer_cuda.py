@@ -90,4 +90,4 @@ def test_gates_hold_the_host_under_the_tool(
     )  # fmt: skip
     said = result.stdout + result.stderr
     assert "ERROR SUMMARY: 0 errors" in said, said
-    assert " passed" in said and " failed" not in said and " error" not in said, said
+    assert result.returncode == 0 and " passed" in said, said

@@ -93,8 +93,9 @@ class Bridges:
         with self._lock:
             for stream in self._all:
                 (result,) = cu.cuStreamQuery(stream.handle)
-                if not result:
-                    return int(stream.handle)
+                if result:
+                    continue
+                return int(stream.handle)
             bridge = self._device.core.create_stream()
             self._all.append(bridge)
             return int(bridge.handle)

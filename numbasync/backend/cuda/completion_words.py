@@ -122,7 +122,9 @@ class Gates:
             if number <= self._passed:
                 return
             self._opened.add(number)
-            while self._passed + 1 in self._opened:
+            while True:
+                if self._passed + 1 not in self._opened:
+                    break
                 self._passed += 1
                 self._opened.remove(self._passed)
             self._word.write(self._passed)
@@ -197,7 +199,9 @@ class EventCompletion:
 
     def completed(self) -> int:
         with self._lock:
-            while self._waiting:
+            while True:
+                if not self._waiting:
+                    break
                 sequence, event = self._waiting[0]
                 (result,) = cu.cuEventQuery(event)
                 if result:

@@ -246,11 +246,15 @@ class CudaPool:
         if self._freeing.locked():
             return  # a finaliser, which runs inside of this
         with self._freeing:
-            while self._lost:
+            while True:
+                if not self._lost:
+                    break
                 self._recounts += 1  # what the numbers say of it is not known
                 self._end(self._lost[0], True)  # perhaps lent
                 self._lost.popleft()
-            while self._surplus:
+            while True:
+                if not self._surplus:
+                    break
                 self._end(self._surplus[0].counted, self._surplus[0].lent)
                 self._surplus.popleft()
 
@@ -298,7 +302,9 @@ class CudaPool:
         with self._lock:
             before = self._leave_exact()
             for memories in list(self._spare.values()):  # the lists stay: `reuse` may hold one
-                while memories:
+                while True:
+                    if not memories:
+                        break
                     self._surplus.append(memories.pop())
             self._spare_bytes = 0
             self._return_all()

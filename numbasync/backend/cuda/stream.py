@@ -331,7 +331,9 @@ class CudaStream:
         # The driver runs no host function behind a fault, so a host function that has run proves
         # that all work before it succeeded.
         with self._notifications_lock:
-            while self._notifications and not self._notifications[0][1].read():
+            while True:
+                if not self._notifications or self._notifications[0][1].read():
+                    break
                 number, word = self._notifications.popleft()
                 self._verified = max(self._verified, number)
                 self.device.words.give(word)

@@ -75,9 +75,10 @@ def has_typing(value: Any) -> bool:
         if templates:
             for registry in _lowering:
                 for emit, key, argument_types in list(registry.functions):
-                    if key is value:
-                        safe = for_the_processor(value.__name__, emit)
-                        extending.lower_builtin(value, *argument_types)(safe)
+                    if key is not value:
+                        continue
+                    safe = for_the_processor(value.__name__, emit)
+                    extending.lower_builtin(value, *argument_types)(safe)
             _registered.add(value)
         return bool(templates)
 
@@ -98,10 +99,11 @@ def register_extensions() -> None:
                 _register_attribute(template)
         for registry in _lowering:
             for emit, attribute, argument_types in _new(registry, "getattrs"):
-                if _is_users(argument_types[0]):
-                    safe: Any = for_the_processor(f"{argument_types[0]}.{attribute}", emit)
-                    safe.signature, safe.attr = argument_types, attribute
-                    imputils.builtin_registry.getattrs.append((safe, attribute, argument_types))
+                if not _is_users(argument_types[0]):
+                    continue
+                safe: Any = for_the_processor(f"{argument_types[0]}.{attribute}", emit)
+                safe.signature, safe.attr = argument_types, attribute
+                imputils.builtin_registry.getattrs.append((safe, attribute, argument_types))
 
 
 def _new(registry: Any, name: str) -> list[Any]:

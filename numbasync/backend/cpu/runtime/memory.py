@@ -133,7 +133,9 @@ class CpuPool:
         with self._lock:
             if self._ended or not self._is_exact:
                 is_exact, self._is_exact = self._is_exact, False
-                while self._ended:
+                while True:
+                    if not self._ended:
+                        break
                     self._counted.discard(self._ended[0])
                     self._used -= self._ended[0].nbytes
                     self._ended.popleft()

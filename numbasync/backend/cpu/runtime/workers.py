@@ -123,11 +123,13 @@ def open_blocker(blocker: Blocker) -> None:
     with state:
         blocker.open = True
         left = []
-        while blocker.parked:  # removed last: after ^C the next call goes on
+        while True:
+            if not blocker.parked:
+                break
             stream = blocker.parked[0]
             if not stream.engine.schedule(stream):
                 left.append(stream)
-            del blocker.parked[0]
+            del blocker.parked[0]  # last: after ^C the next call goes on
         changed.notify_all()
     while blocker.calls:
         blocker.calls[0]()
