@@ -71,7 +71,17 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Work": ("prepared",),
     "CpuArray": ("array",),
     "BlockMemory": ("address", "each"),
-    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
+    "Borrowed": (
+        "_export", "address", "keep", "lent", "mark", "nbytes", "ordinal", "owner", "reader",
+        "readonly", "stream",
+    ),
+    "Entry": ("is_alone", "key", "ref"),
+    "ArrayKind": (
+        "alignment", "at", "dtype", "fingerprint", "handles", "key", "low", "nbytes", "shape",
+        "unaligned",
+    ),
+    "Reader": ("core",),
+    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (), "BorrowedOwner": (),
 }
 OF_A_DEVICE = {  # known only where one of this kind is used
     "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "ExecutableGraph", "PinnedPool",
@@ -84,7 +94,8 @@ cdef enum:
     Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, ExecutableGraph
     AttachedGraph, LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     CpuStream, CpuQueue, Engine, Stepper, ShortLaunch, Work, CpuArray, BlockMemory
-    Context, Tensor, MappedTensor, Later
+    Borrowed, Entry, ArrayKind, Reader
+    Context, Tensor, MappedTensor, Later, BorrowedOwner
     CLASSES
 cdef enum:
     at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
@@ -141,6 +152,12 @@ cdef enum:
     at_prepared
     at_cpu_array
     at_block_address, at_each
+    at_export, at_borrowed_address, at_keep, at_borrowed_lent, at_mark, at_borrowed_nbytes
+    at_borrowed_ordinal, at_stream_owner, at_borrowed_reader, at_is_readonly, at_borrowed_stream
+    at_is_alone, at_entry_key, at_ref
+    at_alignment, at_kind_layout, at_kind_dtype, at_aligned, at_handles, at_kind_key, at_kind_low
+    at_kind_nbytes, at_kind_shape, at_unaligned
+    at_reader_core
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]

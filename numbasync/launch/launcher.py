@@ -27,7 +27,7 @@ from numbasync.launch.coarse_kernels import CoarseKernels
 from numbasync.launch.configured import CallSignature, Configured, P, is_plain
 from numbasync.launch.explain import explain
 from numbasync.launch.explanation import Explanation
-from numbasync.launch.fast_path import DESCRIBED, FastCall, Kinds
+from numbasync.launch.fast_path import FastCall, Kinds, is_described
 from numbasync.launch.own_tiles import OwnTile, check_own_tile
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
@@ -267,7 +267,7 @@ class Launcher(Public, Tokenized, Generic[P]):
             kinds = dict(zip(self._names, types, strict=True))
             # A call with a plan has met the conditions on its fingerprint; numbers are not in it.
             if not self.move_inputs and all(
-                kinds[name] in DESCRIBED for c in self.preconditions for name in c.used
+                is_described(kinds[name]) for c in self.preconditions for name in c.used
             ):
                 fast_call = FastCall.of(self.parameters, types, self.may_alias)
             self._forms[types] = fast_call

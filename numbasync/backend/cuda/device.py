@@ -25,6 +25,7 @@ from numbasync.backend.cuda import (
     launch_records,
     nccl,
 )
+from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
 from numbasync.backend.cuda.arrays import CudaArray, HostArray
 from numbasync.backend.cuda.coarsening import coarsened
@@ -57,6 +58,7 @@ from numbasync.backend.protocols import (
     Limits,
     Peaks,
 )
+from numbasync.backend.cuda.waits import SpareEvents
 from numbasync.errors import CallerError
 from numbasync.memo import Memo
 
@@ -118,6 +120,7 @@ class CudaDevice:
         self.copiers = Copiers(self)
         self.formulas = FormulaKernels(self)
         self.bridges = Bridges(self)
+        self.events = SpareEvents(self)
         self.peers = Peers(self)
         self.capture_streams = CaptureStreams(self)
         self.capturing = threading.RLock()  # held while a graph is being made
@@ -268,7 +271,7 @@ class CudaDevice:
     def tensor_map(self, array: CudaArray, box: tuple[int, ...], swizzle: int) -> CudaTensorMap:
         return self._tensor_maps.encode(array, box, swizzle)
 
-    def foreign(self, obj: object) -> CudaForeign | None:
+    def foreign(self, obj: object) -> CudaForeign | Borrowed | None:
         return array_exchange.find(self, obj)
 
     def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaExport:
