@@ -37,14 +37,14 @@ cdef enum:
     VECTOR = 16  # as `VECTOR_BYTES`
 
 cdef object kind_of_bytes = None  # of `quick_import`
-cdef dict kinds = None
+cdef object kinds = None  # a `Memo`
 cdef dict gpus = None
 cdef dict entries = None  # of the address map, its lock, and the owners of memory by device
 cdef object map_lock = None
 cdef dict owners = None
 
 
-def know_readers(of_bytes, dict known_kinds, dict gpus_by_ordinal, dict map_entries, lock, dict map_owners):
+def know_readers(of_bytes, known_kinds, dict gpus_by_ordinal, dict map_entries, lock, dict map_owners):
     """Note what `quick_import` and the address map know."""
     global kind_of_bytes, kinds, gpus, entries, map_lock, owners
     kind_of_bytes, kinds, gpus, entries, map_lock = of_bytes, known_kinds, gpus_by_ordinal, map_entries, lock
