@@ -86,7 +86,7 @@ class Foreign(Protocol):
         ...
 
     @property
-    def is_quick(self) -> bool:
+    def is_nonblocking(self) -> bool:
         """Whether `order` calls nothing of the library that may wait: it may be called under a
         device's `submit_lock`.
         """

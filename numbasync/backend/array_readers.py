@@ -1,9 +1,10 @@
-"""Quick readers of other libraries' arrays: where an array lies, and on which stream its library works.
+"""Quick readers of other libraries' arrays: where one lies, and on which stream its library works.
 
-The protocols of arrays cost microseconds a call: they make capsules, dictionaries, streams and events in Python. A reader
-knows one type of arrays, and asks for no more than a launch needs: by DLPack's table of C functions where the type has
-one (PyTorch's tensors), else by attributes (CuPy's and Numba's arrays). What a reader does not read is left to the
-protocols: arrays of the host, with a gradient, with a pending conjugation, of types that kernels have not.
+The protocols of arrays cost microseconds a call: they make capsules, dictionaries, streams and
+events in Python. A reader knows one type of arrays, and asks for no more than a launch needs: by
+DLPack's table of C functions where the type has one (PyTorch's tensors), else by attributes (CuPy's
+and Numba's arrays). What a reader does not read is left to the protocols: arrays of the host, with
+a gradient, with a pending conjugation, of types that kernels have not.
 
 The table's layout is that of `DLPackExchangeAPI` in dlpack.h, version 1.3.
 """
@@ -18,7 +19,7 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.backend import array_protocols
-from numbasync.errors import DTypeError
+from numbasync.errors import DTypeError, OperationError
 from numbasync.memo import Memo
 from numbasync.native import core, known
 
@@ -31,7 +32,7 @@ _GPU = 2  # DLPack's type of CUDA devices
 _COMPLEX = 5  # DLPack's kind of complex numbers
 
 
-class Reading(NamedTuple):
+class ArrayView(NamedTuple):
     """An array of a GPU.
 
     Attributes:
@@ -40,7 +41,8 @@ class Reading(NamedTuple):
         dtype, shape: as in NumPy.
         strides: bytes between neighbours along each axis.
         stream: the handle of the stream that the array's library works on.
-        owner: the library's object of that stream, which keeps the handle valid; None where the library keeps it itself.
+        owner: the library's object of that stream, which keeps the handle valid; None where the
+            library keeps it itself.
     """
 
     ordinal: int
@@ -57,13 +59,16 @@ class Library(Protocol):
 
     may_be_readonly: bool
 
-    def read(self, x: Any) -> Reading | None: ...
+    def read(self, x: Any) -> ArrayView | None: ...
     def keep(self, x: Any) -> object:
-        """An object that keeps the memory of the array, whatever the library does with the array."""
-        ...
+        """An object that keeps the memory of the array, whatever the library does with the
+        array."""
+        """
 
-    def current_stream(self, ordinal: int) -> int | None:
-        """The handle of the library's current stream on this thread; None where each array names its own."""
+    def current(self, ordinal: int) -> tuple[int | None, object]:
+        """The handle of the library's current stream on this thread, None where each array names
+        its own; and the library's object of it, None where the library keeps the stream itself.
+        """
         ...
 
     def in_core(self) -> tuple[Any, ...]:
@@ -88,13 +93,13 @@ class Reader:
         self.may_be_readonly = library.may_be_readonly
         self.core: Any = None if core is None else core.ArrayReader(self, *library.in_core())
 
-    def read(self, x: Any) -> Reading | None:
+    def read(self, x: Any) -> ArrayView | None:
         """The array, if it is one of a GPU that a kernel could take as it is; else None."""
         return self.library.read(x)
 
     def current_stream(self, ordinal: int) -> int | None:
         """The handle of the library's current stream; None where each array names its own."""
-        return self.library.current_stream(ordinal)
+        return self.library.current(ordinal)[0]
 
 
 _readers = Memo[type, Reader | None](MOST_TYPES)
@@ -147,7 +152,7 @@ class _Managed(ctypes.Structure):
     """The head of a `DLManagedTensorVersioned`."""
 
 
-_DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_DELETER = ctypes.PYFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [
     ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
     ("deleter", _DELETER), ("flags", ctypes.c_uint64),
@@ -162,8 +167,8 @@ _CURRENT = ctypes.PYFUNCTYPE(
 
 
 def _table_of(cls: type) -> int | None:
-    """The address of the table of a type, if the type means the same arrays as the class that has the table: a subclass may
-    be without memory of its own, such as those of PyTorch's tracing.
+    """The address of the table of a type, if the type means the same arrays as the class that has
+    the table: a subclass may be without memory of its own, such as those of PyTorch's tracing.
     """
     owner: Any = next((c for c in cls.__mro__ if TABLE in vars(c)), None)
     if owner is None or any(
@@ -175,7 +180,9 @@ def _table_of(cls: type) -> int | None:
     while address is not None:
         table = _Table.from_address(address)
         if table.major == array_protocols.VERSION[0]:
-            has_all = table.managed_from_object and table.tensor_from_object and table.current_stream
+            has_all = (
+                table.managed_from_object and table.tensor_from_object and table.current_stream
+            )
             return address if has_all else None
         address = table.older
     return None
@@ -201,14 +208,14 @@ class ExchangeTable:
         self._table = table
         self._describe = _DESCRIBE(table.tensor_from_object)
         self._manage = _MANAGE(table.managed_from_object)
-        self._current = _CURRENT(table.current_stream)
+        self._current_stream = _CURRENT(table.current_stream)
         # What PyTorch's arrays may have beyond elements in memory.
         self._has_gradients = hasattr(cls, "requires_grad")
         self._has_signs = hasattr(cls, "is_neg") and hasattr(cls, "is_conj")
         # The table's description has no flags. PyTorch's tensors may all be written.
         self.may_be_readonly = cls.__module__.partition(".")[0] != "torch"
 
-    def read(self, x: Any) -> Reading | None:
+    def read(self, x: Any) -> ArrayView | None:
         if self._has_gradients and x.requires_grad is not False:
             return None
         tensor = _DLTensor()
@@ -218,8 +225,10 @@ class ExchangeTable:
         except Exception:  # the protocol says why the library does not lend it
             return None
         ndim = tensor.ndim
-        if tensor.device_type not in array_protocols.GPU or not 0 <= ndim <= MOST_QUICK_AXES or (
-            ndim and not (tensor.shape and tensor.strides)
+        if (
+            tensor.device_type not in array_protocols.GPU
+            or not 0 <= ndim <= MOST_QUICK_AXES
+            or (ndim and not (tensor.shape and tensor.strides))
         ):
             return None
         if self._has_signs and (x.is_neg() or (tensor.code == _COMPLEX and x.is_conj())):
@@ -229,10 +238,8 @@ class ExchangeTable:
         except DTypeError:
             return None
         shape, strides = (tuple(at[:ndim]) for at in (tensor.shape, tensor.strides))
-        stream = self.current_stream(tensor.device_id)
-        if stream is None:
-            return None
-        return Reading(
+        stream, _ = self.current(tensor.device_id)
+        return ArrayView(
             tensor.device_id, (tensor.data or 0) + tensor.byte_offset, dtype, shape,
             tuple(n * dtype.itemsize for n in strides), stream, None,
         )  # fmt: skip
@@ -243,11 +250,13 @@ class ExchangeTable:
             raise BufferError(f"{array_protocols.name_of(x)} does not lend its memory")
         return _Kept(managed)
 
-    def current_stream(self, ordinal: int) -> int | None:
+    def current(self, ordinal: int) -> tuple[int, None]:
         stream = ctypes.c_void_p()
-        if self._current(_GPU, ordinal, stream):
-            return None
-        return stream.value or LEGACY
+        if self._current_stream(_GPU, ordinal, stream):
+            raise OperationError(
+                f"a library does not say what its current stream on cuda:{ordinal} is"
+            )
+        return stream.value or LEGACY, None
 
     def in_core(self) -> tuple[Any, ...]:
         table = self._table
@@ -268,19 +277,19 @@ class CupyArrays:
     def __init__(self) -> None:
         self._current: Any = sys.modules["cupy"].cuda.get_current_stream
 
-    def read(self, x: Any) -> Reading | None:
+    def read(self, x: Any) -> ArrayView | None:
         data, dtype = x.data, x.dtype
         if not _is_plain(dtype) or x.ndim > MOST_QUICK_AXES:
             return None
         ordinal = data.device_id
-        stream = self._current(ordinal)
-        return Reading(ordinal, data.ptr, dtype, x.shape, x.strides, stream.ptr or LEGACY, stream)
+        return ArrayView(ordinal, data.ptr, dtype, x.shape, x.strides, *self.current(ordinal))
 
     def keep(self, x: Any) -> object:
         return x.data
 
-    def current_stream(self, ordinal: int) -> int:
-        return self._current(ordinal).ptr or LEGACY
+    def current(self, ordinal: int) -> tuple[int, object]:
+        stream = self._current(ordinal)
+        return stream.ptr or LEGACY, stream
 
     def in_core(self) -> tuple[Any, ...]:
         return "cupy", 0, 0, 0, False, False, self._current
@@ -291,21 +300,20 @@ class NumbaArrays:
 
     may_be_readonly = False
 
-    def read(self, x: Any) -> Reading | None:
+    def read(self, x: Any) -> ArrayView | None:
         dtype, data = x.dtype, x.gpu_data
-        address = x.device_ctypes_pointer.value
+        address = x.device_ctypes_pointer.value or 0
         if not address or not _is_plain(dtype) or x.ndim > MOST_QUICK_AXES:
             return None
         stream = x.stream
-        handle = default_stream_of_numba() if not isinstance(stream, int) and not stream else int(stream)
-        ordinal = data.context.device.id
-        return Reading(ordinal, address, dtype, x.shape, x.strides, handle or default_stream_of_numba(), stream)
+        handle = int(stream) or default_stream_of_numba()
+        return ArrayView(data.context.device.id, address, dtype, x.shape, x.strides, handle, stream)
 
     def keep(self, x: Any) -> object:
         return x.gpu_data
 
-    def current_stream(self, ordinal: int) -> None:
-        return None
+    def current(self, ordinal: int) -> tuple[None, None]:
+        return None, None
 
     def in_core(self) -> tuple[Any, ...]:
         return ("python",)

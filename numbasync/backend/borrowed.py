@@ -1,4 +1,6 @@
-"""Arrays of other libraries on a GPU that have a quick reader: their memory, and the order of their use."""
+"""Arrays of other libraries on a GPU that have a quick reader: their memory, and the order of their
+use.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.backend.array_protocols import Exported
-from numbasync.backend.array_readers import Reader, Reading
+from numbasync.backend.array_readers import ArrayView, Reader
 from numbasync.native import compiled, known
 
 
@@ -22,11 +24,11 @@ class Borrowed:
         keep: an object that keeps the memory alive while it is held.
         ordinal: the GPU's.
         reader: of the array's type.
-        stream: the handle of the stream on which its library worked when the array was read; 0 where `mark` or nothing
-            stands for that.
+        stream: the handle of the stream on which its library worked when the array was read; 0
+            where `mark` or nothing stands for that.
         owner: the library's object of that stream, which keeps the handle valid, or None.
-        mark: an event behind the work that its library had enqueued when `as_tensor` was called; None if there is none, or
-            it has passed.
+        mark: an event behind the work that its library had enqueued when `as_tensor` was called;
+            None if there is none, or it has passed.
         readonly: its library forbids writing.
     """
 
@@ -34,10 +36,10 @@ class Borrowed:
         "_export", "address", "keep", "lent", "mark", "nbytes", "ordinal", "owner", "reader",
         "readonly", "stream",
     )  # fmt: skip
-    is_quick = True
+    is_nonblocking = True
 
     def __init__(
-        self, reader: Reader, reading: Reading, low: int, nbytes: int, keep: object
+        self, reader: Reader, reading: ArrayView, low: int, nbytes: int, keep: object
     ) -> None:
         self.reader = reader
         self.address = low
@@ -51,7 +53,7 @@ class Borrowed:
         self._export: Exported | None = None
 
     @classmethod
-    def exported(cls, reader: Reader, reading: Reading, export: Exported, mark: Any) -> Borrowed:
+    def exported(cls, reader: Reader, reading: ArrayView, export: Exported, mark: Any) -> Borrowed:
         """An array for longer than one launch, with an event behind its library's work of now."""
         array = cls(reader, reading, export.low, export.nbytes, export.keep)
         array._export, array.readonly, array.mark = export, export.readonly, mark
@@ -75,8 +77,8 @@ class Borrowed:
 
     @compiled
     def order(self, stream: Any) -> None:
-        """Order later work of `stream` after the present work of the library's current stream, and of
-        the one on which it worked when the array was read.
+        """Order later work of `stream` after the present work of the library's current stream, and
+        of the one on which it worked when the array was read.
         """
         self.follow(stream.put_behind, stream.wait)
 

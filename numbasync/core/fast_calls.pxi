@@ -19,8 +19,8 @@ NUMBER_, TENSOR_, MAP_, SHARED_, PARTITION_, LENT_, WHOLE_, LITERAL_ = (
 cdef class FastCall:
     """`fast_path.FastCall`'s functions for one tuple of argument types.
 
-    `codes` has NUMBER to LITERAL for each argument, `readers` a reader of another library's array, or
-    None; `outputs` are positions.
+    `codes` has NUMBER to LITERAL for each argument, `readers` a reader of another library's array,
+    or None; `outputs` are positions.
     """
     cdef int count, arrays, written
     cdef int home  # which tensor says where the launch runs
@@ -167,7 +167,7 @@ cdef class FastCall:
     ) except -1:
         """Test every storage, and append it to `storages`, which keeps it from then on. Make what
         `pack` needs of each tensor, since to make it runs Python code; then put the stream behind
-        the work of other libraries. False: not now.
+        the work of other libraries, unless it is None: no stream of ours. False: not now.
         """
         cdef uintptr_t behind = 0
         cdef object tensor, storage, readers, handle
@@ -194,7 +194,7 @@ cdef class FastCall:
                 handle = tensor.handle
             if is_packed:
                 packed_of(handle)
-        for a in range(PyTuple_GET_SIZE(tensors)):
+        for a in range(PyTuple_GET_SIZE(tensors) if stream is not None else 0):
             tensor = <object>PyTuple_GET_ITEM(tensors, a)
             if not holds(tensor, at_source, None):
                 order_source(get(tensor, at_source), get(stream, at_backend), &behind)
@@ -288,7 +288,7 @@ cdef bint must_refuse(object tensor, bint is_output) except -1:
     cdef object source = get(tensor, at_source)
     if isa(source, Borrowed):
         return is_output and not holds(source, at_is_readonly, False)
-    return not source.is_quick or (is_output and tensor.is_readonly)
+    return not source.is_nonblocking or (is_output and tensor.is_readonly)
 
 
 cdef int keep(object submission, list storages) except -1:

@@ -1,4 +1,4 @@
-# Arrays of other libraries in a launch: read, made into tensors, and put in order behind their libraries' work.
+# Arrays of other libraries in a launch: read, made into tensors, and ordered.
 
 cdef extern from "Python.h":
     void PyErr_Clear() noexcept
@@ -44,11 +44,13 @@ cdef object map_lock = None
 cdef dict owners = None
 
 
-def know_readers(of_bytes, known_kinds, dict gpus_by_ordinal, dict map_entries, lock, dict map_owners):
+def know_readers(
+    of_bytes, known_kinds, dict gpus_by_ordinal, dict map_entries, lock, dict map_owners
+):
     """Note what `quick_import` and the address map know."""
     global kind_of_bytes, kinds, gpus, entries, map_lock, owners
-    kind_of_bytes, kinds, gpus, entries, map_lock = of_bytes, known_kinds, gpus_by_ordinal, map_entries, lock
-    owners = map_owners
+    kind_of_bytes, kinds, gpus = of_bytes, known_kinds, gpus_by_ordinal
+    entries, map_lock, owners = map_entries, lock, map_owners
 
 
 @no_gc
@@ -62,7 +64,7 @@ cdef class Managed:
 
 
 cdef class ArrayReader:
-    """A reader as the core uses it; `functions` are the addresses of the library's, or its own function."""
+    """A `Reader` as the core uses it, with the addresses of its library's functions."""
     cdef object in_python
     cdef int style
     cdef describe_t describe
@@ -73,8 +75,8 @@ cdef class ArrayReader:
     cdef dict kinds  # of a table's arrays, by the bytes that describe them
 
     def __cinit__(
-        self, in_python, str style, describe=0, manage=0, current=0, has_gradients=False, has_signs=False,
-        current_of_cupy=None,
+        self, in_python, str style, describe=0, manage=0, current=0, has_gradients=False,
+        has_signs=False, current_of_cupy=None,
     ):
         self.in_python, self.kinds, self.current_of_cupy = in_python, {}, current_of_cupy
         self.style = BY_TABLE if style == "table" else BY_CUPY if style == "cupy" else BY_PYTHON
@@ -192,7 +194,8 @@ cdef object import_quickly(object x, ArrayReader reader):
             not holds(memory, at_mark, None) or not holds(memory, at_stream_owner, owner)
             or <uintptr_t>get(memory, at_borrowed_stream) != stream
         ):
-            memory = borrowed(reader, kind, low, ordinal, stream, owner, None)  # the storage keeps it
+            # The storage keeps it.
+            memory = borrowed(reader, kind, low, ordinal, stream, owner, None)
     tensor = PyType_GenericAlloc(classes[Tensor], 0)
     put(tensor, at_former, None)
     put(tensor, at_kind, None)
@@ -216,7 +219,8 @@ cdef object import_quickly(object x, ArrayReader reader):
 
 
 cdef object borrowed(
-    ArrayReader reader, object kind, object low, object ordinal, object stream, object owner, object keep
+    ArrayReader reader, object kind, object low, object ordinal, object stream, object owner,
+    object keep,
 ):
     """`Borrowed`."""
     cdef object memory = PyType_GenericAlloc(classes[Borrowed], 0)
@@ -251,7 +255,7 @@ cdef bint is_order_own() except -1:
 
 
 cdef int order_source(object source, object queue, uintptr_t* behind) except -1:
-    """`order` of the source of a tensor; `behind` is the stream that `queue` was put behind last."""
+    """`order` of a tensor's source; `behind` is the stream that `queue` was put behind last."""
     if not isa(source, Borrowed) or not is_order_own() or not is_ordered(source, queue, behind):
         source.order(queue)
     return 0

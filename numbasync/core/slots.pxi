@@ -35,6 +35,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     ),
     "Launcher": (
         "_forms", "_plain_count", "_latest", "Result", "label", "names", "planner",
+        "launch_class",
     ),
     "Config": ("extents", "stream"),
     "Plan": ("work", "empty"),
@@ -82,6 +83,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     ),
     "Reader": ("core",),
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (), "BorrowedOwner": (),
+    "CallersLaunch": (),
 }
 OF_A_DEVICE = {  # known only where one of this kind is used
     "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "ExecutableGraph", "PinnedPool",
@@ -95,7 +97,7 @@ cdef enum:
     AttachedGraph, LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     CpuStream, CpuQueue, Engine, Stepper, ShortLaunch, Work, CpuArray, BlockMemory
     Borrowed, Entry, ArrayKind, Reader
-    Context, Tensor, MappedTensor, Later, BorrowedOwner
+    Context, Tensor, MappedTensor, Later, BorrowedOwner, CallersLaunch
     CLASSES
 cdef enum:
     at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
@@ -118,7 +120,7 @@ cdef enum:
     at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
     at_prepared_plan, at_positions, at_prepared_tensors, at_prepared_values
     at_forms, at_plain_count, at_latest, at_result, at_label, at_names
-    at_planner
+    at_planner, at_launch_class
     at_extents, at_config_stream
     at_work, at_is_without_blocks
     at_core

@@ -7,8 +7,8 @@ other libraries cut their allocations up into unrelated arrays.
 
 Entries that may overlap are in one group, so that a new array is compared with those alone. Nothing
 runs when a storage ends: its entry is used again by the next array at the same addresses, and else
-removed when its group is looked at, or when half of the entries are dead. The core looks up entries,
-and uses a dead one again, without the lock, if nobody holds it.
+removed when its group is looked at, or when half of the entries are dead. The core looks up
+entries, and uses a dead one again, without the lock, if nobody holds it.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 _DESCRIBED = frozenset({Tensor, SharedTensor, Partition, NoneType})
 
 
-def is_described(kind: type) -> bool:
-    """Whether values of a type are described by their fingerprint, as far as preconditions can ask."""
-    return kind in _DESCRIBED or reader_of(kind) is not None
+def is_described(cls: type) -> bool:
+    """Whether values are described by their fingerprint, as far as preconditions can ask."""
+    return cls in _DESCRIBED or reader_of(cls) is not None
 
 
 @known
@@ -55,9 +55,10 @@ class FastCall:
             must be refused.
         home: which of the tensors says where the launch runs: the first that is written, else the
             first.
+        outputs: for each tensor whether it may be written.
     """
 
-    __slots__ = ("core", "enqueue", "home", "take")
+    __slots__ = ("_arrays", "core", "enqueue", "home", "outputs", "take")
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
         names: dict[str, Any] = {**access.NAMES, **{f"k{i}": k for i, k in enumerate(kinds)}}
@@ -74,12 +75,21 @@ class FastCall:
         self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
             names["enqueue"]
         )
+        self._arrays = arrays
+        self.outputs = tuple(i in outputs for i in arrays)
         self.home = next((a for a, i in enumerate(arrays) if i in outputs), 0)
         self.core: Any = None
         if core is not None and len(kinds) <= core.MOST_ARGUMENTS:
             codes = [_code(core, p, k) for p, k in zip(parameters, kinds, strict=True)]
             known_readers = [None if r is None else r.core for r in readers]
             self.core = core.FastCall(kinds, codes, outputs, may_alias, self, known_readers)
+
+    def arguments(self, values: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Any]:
+        """The arguments of such a call, as the backend takes them."""
+        args = list(values)
+        for i, tensor in zip(self._arrays, tensors, strict=True):
+            args[i] = tensor.own_handle or tensor.handle
+        return args
 
     @staticmethod
     def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> FastCall | None:
@@ -148,7 +158,7 @@ def _take(
         lines.append(f"    t{i} = {tensor}")
         if is_lent:
             lines.append(f"    if t{i} is None: return None")
-        must_refuse = f"not t{i}.source.is_quick" + (f" or t{i}.is_readonly" * (i in outputs))
+        must_refuse = f"not t{i}.source.is_nonblocking" + (f" or t{i}.is_readonly" * (i in outputs))
         lines += [
             f"    s{i} = t{i}.own_storage", f"    if s{i} is None: return None",
             f"    if t{i}.source is not None and ({must_refuse}): return None",
@@ -177,8 +187,8 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
     """The source of `enqueue(plan, values, tensors, submission)`.
 
     The generated function tests every storage first, then puts the stream behind other libraries'
-    work, then launches, then updates the access records: the device starts as early as possible, and
-    an error leaves no access record.
+    work, then launches, then updates the access records: the device starts as early as possible,
+    and an error leaves no access record.
     """
     lines = [
         "def enqueue(plan, values, tensors, submission):",

@@ -1,7 +1,9 @@
-"""Arrays of other libraries as arguments of a launch, by quick readers: made into tensors for that launch alone.
+"""Arrays of other libraries as arguments of a launch, by quick readers: made into tensors for that
+launch alone.
 
-What follows from dtype, shape and strides is computed once, and shared by all arrays of that kind. An array that the reader
-does not read, or no tensor can have, is left to `import_array`, which says why.
+What follows from dtype, shape and strides is computed once, and shared by all arrays of that kind.
+An array that the reader does not read, or no tensor can have, is left to `import_array`, which says
+why.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class ArrayKind:
         nbytes: from the lowest byte to the highest.
         alignment: the addresses of elements are multiples of that.
         key: the array's part of a compiled kernel's key.
-        fingerprint, unaligned: as of a tensor that starts at a multiple of `VECTOR_BYTES`, or does not.
+        fingerprint, unaligned: as of a tensor that starts at a multiple of `VECTOR_BYTES`, or does
+            not.
         handles: what kernels take of such arrays, by address; it has no hold on the memory.
     """
 
@@ -85,8 +88,8 @@ def _new_kind(dtype: np.dtype[Any], shape: Shape, strides: Shape) -> ArrayKind |
 
 
 def kind_of_bytes(description: bytes) -> ArrayKind | None:
-    """The kind of an array that DLPack describes: its type of elements, its rank, and as many extents and
-    strides in elements.
+    """The kind of an array that DLPack describes: its type of elements, its rank, and as many
+    extents and strides in elements.
     """
     code, bits, lanes, ndim = struct.unpack_from("=BBHi", description)
     numbers = struct.unpack_from(f"={2 * ndim}q", description, 8)

@@ -33,8 +33,8 @@ from numbasync.backend.cpu.runtime.device import CpuDevice
 from numbasync.backend.cpu.runtime.memory import CpuMemory, CpuPool
 from numbasync.backend.protocols import ArrayKey, CompletionPath, Waker, Work, counters
 from numbasync.device.device import Device, devices, use_device
-from numbasync.tensors import quick_import
 from numbasync.errors import DeviceLostError, DriverError, DTypeError, StateError
+from numbasync.tensors import quick_import
 
 NOT_READY, LOST = 600, 700
 FILLS = ("cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async")
@@ -255,6 +255,18 @@ class Record:
         return result
 
 
+def new_record(work: Work, number: int) -> Any:
+    """A record of launches on the stream of that handle."""
+    kernel: Any = work.executable
+    layout = kernel.buffer_layout
+    if not native.core.is_on():
+        return Record(work, number)
+    return native.core.LaunchRecord(
+        kernel.function, work.grid, work.block, work.shared_bytes, number, layout.nbytes,
+        layout.parts, work.constants,
+    )  # fmt: skip
+
+
 # --- streams ---
 
 
@@ -308,15 +320,7 @@ class CudaStream:
         counters.launches += 1
 
     def record_of(self, work: Work) -> Any:
-        kernel: Any = work.executable
-        layout = kernel.buffer_layout
-        if native.core.is_on():
-            self.records[work] = native.core.LaunchRecord(
-                kernel.function, work.grid, work.block, work.shared_bytes, self._number,
-                layout.nbytes, layout.parts, work.constants,
-            )  # fmt: skip
-        else:
-            self.records[work] = Record(work, self._number)
+        self.records[work] = new_record(work, self._number)
         return self.records[work]
 
     def open(self) -> NullQueue:
@@ -494,6 +498,7 @@ class NullDevice(CpuDevice):
         self.kernels: dict[int, NullKernel] = {}
         self.context = 0x100 * ordinal
         self.events = Events()
+        self.launches_elsewhere: dict[Any, Any] = {}
 
     def new_stream(self, priority: int) -> Any:
         self.streams += 1
@@ -510,7 +515,7 @@ class NullDevice(CpuDevice):
 
     def array(self, memory: Any, offset: Any, shape: Any, strides: Any, dtype: Any) -> CudaArray:
         if isinstance(memory, Borrowed):  # a handle has no hold on the memory, as on a GPU
-            at = (ctypes.c_char * memory.nbytes).from_address(memory.address)
+            at: Any = (ctypes.c_char * memory.nbytes).from_address(memory.address)
             return CudaArray(np.ndarray(shape, dtype, at, offset, strides))
         return CudaArray(super().array(memory, offset, shape, strides, dtype).array)
 
@@ -522,6 +527,21 @@ class NullDevice(CpuDevice):
 
     def graph(self, commands: Any) -> Any:
         return ExecutableGraph()
+
+    def is_captured(self, number: int) -> bool:
+        status = ctypes.c_int()
+        library().cuStreamIsCapturing(number, ctypes.addressof(status))
+        return bool(status.value)
+
+    def launch_at(self, number: int, work: Work, args: list[Any]) -> bool:
+        enter(self)
+        result = self.launches_elsewhere.setdefault((work, number), new_record(work, number)).run(
+            args
+        )
+        if result:
+            fail(result, "cuLaunchKernel")
+        counters.launches += 1
+        return True
 
     def foreign(self, obj: object) -> Any:
         reader = reader_of(type(obj))

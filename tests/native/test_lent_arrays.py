@@ -220,9 +220,7 @@ def test_of_other_libraries_nothing_is_written_that_may_be_readonly(null: na.Dev
 # --- order -----------------------------------------------------------------------------------
 
 
-def test_a_launch_waits_for_the_librarys_stream_if_that_has_work(
-    null: na.Device, on: bool
-) -> None:
+def test_a_launch_waits_for_the_librarys_stream_if_that_has_work(null: na.Device, on: bool) -> None:
     stream, theirs = null.new_stream(), null.new_stream()
     ours, other = stream.backend.handle_number, theirs.backend.handle_number
     warm(stream)

@@ -169,7 +169,7 @@ def test_another_librarys_array_is_ordered_after_its_work(null: na.Device, on: b
 
     class Source:
         export = SimpleNamespace(readonly=False)
-        is_quick = False
+        is_nonblocking = False
 
         def order(self, stream: Any) -> None:
             ordered.append(stream)
@@ -178,8 +178,8 @@ def test_another_librarys_array_is_ordered_after_its_work(null: na.Device, on: b
     z = na.zeros(8).sync_on(stream)
     add_one(z).sync_on(stream)
     z.source = Source()  # type: ignore[assignment]  # as `na.from_dlpack` has one
-    for is_quick in (False, True):  # by the steps, and by the fast call
-        Source.is_quick = is_quick
+    for is_nonblocking in (False, True):  # by the steps, and by the fast call
+        Source.is_nonblocking = is_nonblocking
         ordered.clear()
         add_one(z).async_on(stream)
         assert ordered == [stream.backend]

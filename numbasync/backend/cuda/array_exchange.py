@@ -18,8 +18,8 @@ from numbasync.backend import array_protocols
 from numbasync.backend.array_protocols import Exported
 from numbasync.backend.array_readers import (
     LEGACY,
+    ArrayView,
     Reader,
-    Reading,
     default_stream_of_numba,
     reader_of,
 )
@@ -107,7 +107,7 @@ class ForeignMemory(CudaMemory):
 class CudaForeign:
     """An array of another library in a GPU's memory, by a protocol."""
 
-    is_quick = False
+    is_nonblocking = False
     __slots__ = ("_array", "_by_dlpack", "_device", "_mark", "export", "memory")
 
     def __init__(
@@ -159,7 +159,7 @@ def find(device: Gpu, obj: Any) -> CudaForeign | Borrowed | None:
     return CudaForeign(device, obj, export, device.bridges.mark(bridge), True)
 
 
-def _by_reader(device: Gpu, obj: Any, reader: Reader, reading: Reading) -> Borrowed | None:
+def _by_reader(device: Gpu, obj: Any, reader: Reader, reading: ArrayView) -> Borrowed | None:
     if reading.ordinal != device.ordinal:
         return None
     export = array_protocols.exported(
@@ -234,7 +234,9 @@ class CudaExport:
         self._memory = memory
         self._keep = keep
 
-    def interface(self, after: Sequence[CudaStream], source: CudaForeign | Borrowed | None) -> dict[str, Any]:
+    def interface(
+        self, after: Sequence[CudaStream], source: CudaForeign | Borrowed | None
+    ) -> dict[str, Any]:
         if is_bfloat16(self._array.dtype):  # a library that also reads DLPack then does that
             raise AttributeError(
                 "a tensor of bfloat16 has no __cuda_array_interface__, which has no name for it.\n"

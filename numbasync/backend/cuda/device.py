@@ -17,6 +17,7 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
+from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda import (
     array_exchange,
     fast_calls,
@@ -25,7 +26,6 @@ from numbasync.backend.cuda import (
     launch_records,
     nccl,
 )
-from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
 from numbasync.backend.cuda.arrays import CudaArray, HostArray
 from numbasync.backend.cuda.coarsening import coarsened
@@ -48,6 +48,7 @@ from numbasync.backend.cuda.resources import peaks_of
 from numbasync.backend.cuda.stream import CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.tensor_maps import CudaTensorMap, TensorMaps
+from numbasync.backend.cuda.waits import SpareEvents, is_captured
 from numbasync.backend.device_facts import TensorCores
 from numbasync.backend.protocols import (
     Checks,
@@ -57,8 +58,8 @@ from numbasync.backend.protocols import (
     Formula,
     Limits,
     Peaks,
+    Work,
 )
-from numbasync.backend.cuda.waits import SpareEvents
 from numbasync.errors import CallerError
 from numbasync.memo import Memo
 
@@ -121,6 +122,8 @@ class CudaDevice:
         self.formulas = FormulaKernels(self)
         self.bridges = Bridges(self)
         self.events = SpareEvents(self)
+        # Records of launches on streams of other libraries, by work and handle.
+        self.launches_elsewhere = Memo[tuple[Work, int], Any](launch_records.MOST)
         self.peers = Peers(self)
         self.capture_streams = CaptureStreams(self)
         self.capturing = threading.RLock()  # held while a graph is being made
@@ -224,6 +227,13 @@ class CudaDevice:
 
     def foreign_event(self, number: int) -> ForeignCudaEvent:
         return ForeignCudaEvent(self, number)
+
+    def is_captured(self, number: int) -> bool:
+        enter(self)
+        return is_captured(cu.CUstream(number))
+
+    def launch_at(self, number: int, work: Work, args: list[Any]) -> bool:
+        return launch_records.launch_at(self, self.launches_elsewhere, number, work, args)
 
     def new_pool(self) -> CudaPool:
         _ = self.idle_stream, self.stream_behind_default  # created now, not by a finaliser

@@ -120,6 +120,10 @@ class ForeignCudaStream(CudaStream):
         self.check_not_captured()
         super().wait(event)
 
+    def put_behind(self, other: int) -> None:
+        self.check_not_captured()
+        super().put_behind(other)
+
     def hold(self) -> Callable[[], None]:
         self.check_not_captured()
         return super().hold()

@@ -1,4 +1,6 @@
-"""Waits of one stream for another one by their handles: by an event, or by none where none is needed."""
+"""Waits of one stream for another one by their handles: by an event, or by none where none is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ def is_captured(handle: Any) -> bool:
 
 
 class SpareEvents:
-    """Events for waits. A wait is for the point at which its event was recorded last, so an event serves again as soon as the
-    wait is enqueued; there are as many as threads that enqueue waits at a time, and none is destroyed.
+    """Events for waits. A wait is for the point at which its event was recorded last, so an event
+    serves again as soon as the wait is enqueued; there are as many as threads that enqueue waits at
+    a time, and none is destroyed.
 
     Attributes:
         numbers: the handles of those that are free now.
