@@ -60,10 +60,10 @@ class Library(Protocol):
     may_be_readonly: bool
 
     def read(self, x: Any) -> ArrayView | None: ...
+
     def keep(self, x: Any) -> object:
-        """An object that keeps the memory of the array, whatever the library does with the
-        array."""
-        """
+        """An object that keeps the array's memory, whatever its library does with the array."""
+        ...
 
     def current(self, ordinal: int) -> tuple[int | None, object]:
         """The handle of the library's current stream on this thread, None where each array names
