@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from numbasync import ray as ray
     from numbasync import tensor_cores as tensor_cores
     from numbasync import testing as testing
+    from numbasync import torch as torch
     from numbasync import vectors as vectors
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
@@ -139,7 +140,9 @@ _LATER = {
     "random_states": "numbasync.random",
 }
 # The public ones; others are how it is made.
-_MODULES = frozenset(("collective", "dask", "random", "ray", "tensor_cores", "testing", "vectors"))
+_MODULES = frozenset(
+    ("collective", "dask", "random", "ray", "tensor_cores", "testing", "torch", "vectors")
+)
 
 
 _native.switch(True)
