@@ -310,8 +310,8 @@ class Launcher(Public, Tokenized, Generic[P]):
 
 
 def _launcher_of(result: ResultType) -> Launcher:
-    recipe: Any = result._made_of
-    launcher: Launcher = known_launcher(result) or unpickled(Launcher(*recipe, result=result))
+    recipe: Any = (*result._made_of, result)
+    launcher: Launcher = known_launcher(result) or unpickled(Launcher(*recipe))
     return launcher
 
 
