@@ -58,6 +58,9 @@ cdef bint launched_at_caller(object op) except -1:
     try:
         if not form.check(tensors, None, backend, True, storages):
             return False
+        for storage in storages:
+            if not isa(get(storage, at_owner_of_memory), BorrowedOwner):
+                return False
         if na_is_elsewhere(backend.ordinal):
             enter(backend)
         if not holds(op, at_unused, True) or form.pack(values, tensors, record, None) != 1:

@@ -98,6 +98,8 @@ _kept: dict[tuple[Device, int], Stream] = {}
 class _Numbered:
     """A stream of a library that keeps it itself, by its handle."""
 
+    __module__ = "another library"  # as messages name it
+
     def __init__(self, number: int, ordinal: int) -> None:
         self.number = number
         self.device_index = ordinal

@@ -3,7 +3,8 @@
 
 Such a launch is like a call of the library itself: in order with its calls before and behind, and
 part of a graph that it captures. On that stream, the library gives memory to nobody else before the
-launch has run, so nothing has to be kept here, nor to be known of the end: no submission is made.
+launch has run, so nothing has to be kept here, nor to be known of the end: no submission is made,
+unless memory of ours is used, which was lent to the library.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numbasync.arguments import shown
 from numbasync.backend.borrowed import Borrowed
 from numbasync.device import access, foreign_streams
 from numbasync.device.device import Device
+from numbasync.device.storage import BorrowedOwner
 from numbasync.device.stream import AnyStream, Stream
 from numbasync.errors import LauncherError, StateError
 from numbasync.launch.call import Launch
@@ -131,6 +133,7 @@ class CallersLaunch(Launch):
                     or not isinstance(source, Borrowed)
                     or source.mark is not None
                     or source.stream not in (0, number)
+                    or not (isinstance(storage.pool, BorrowedOwner) or place.is_captured)
                     or access.is_written_elsewhere(storage, None)
                     or (is_output and access.is_read_elsewhere(storage, None))
                 ):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import pickle
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import native
-from numbasync.device import foreign_streams
+from numbasync.device import address_map, foreign_streams
 from numbasync.errors import (
     AlreadySubmittedError,
     DriverError,
@@ -84,6 +86,29 @@ def test_nothing_is_kept(null: na.Device, theirs: na.Stream, on: bool) -> None:
     gc.collect()
     assert State.kept == {}
     release()
+
+
+def test_our_own_memory_is_kept_until_the_device_has_passed_its_use(
+    null: na.Device, theirs: na.Stream, on: bool
+) -> None:
+    warm()
+    theirs.synchronize()
+    t = na.zeros(8).sync_on(null.new_stream())
+    address_map.note(t.storage)  # as when it is lent
+    at: Any = (ctypes.c_float * 8).from_address(t.storage.memory.address)
+    lent = Array(np.frombuffer(at, np.float32))
+    release = theirs.backend.hold()
+    op = add(ones(), lent, 1.0)
+    assert op._tensors[1].storage is t.storage
+    op.async_on()
+    alive = weakref.ref(t.storage)
+    del t, op
+    gc.collect()
+    assert theirs.pending == 1 and alive() is not None
+    release()
+    theirs.synchronize()
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize("way", ["sync", "spawn", "await"])
