@@ -178,13 +178,13 @@ def test_a_changed_array_is_read_anew(null: na.Device, on: bool) -> None:
 def test_what_is_more_than_memory_is_left_to_the_protocol(
     null: na.Device, on: bool, why: str
 ) -> None:
-    x = ones()
+    x = Array(np.ones(8, np.complex64)) if why == "conjugated" else ones()
+    kept = na.as_tensor(x)  # its memory and its kind are known
     if why == "gradient":
         x.requires_grad = True
     elif why == "negative":
         x.negative = True
     elif why == "conjugated":
-        x = Array(np.ones(8, np.complex64))
         x.conjugated = True
     elif why == "refused":
         State.refuses = True
@@ -196,6 +196,7 @@ def test_what_is_more_than_memory_is_left_to_the_protocol(
     for use in (lambda: add(ones(), x, ones()), lambda: na.as_tensor(x)):
         with pytest.raises(OperationError, match=match):
             use()
+    del kept
 
 
 def test_only_a_class_that_means_the_same_has_the_table(null: na.Device) -> None:
