@@ -256,13 +256,20 @@ def test_a_launch_waits_for_the_stream_that_was_current_when_it_was_called(
 ) -> None:
     stream, theirs = null.new_stream(), null.new_stream()
     warm(stream)
-    State.stream = theirs.backend.handle_number
+    arrays = [ones() for _ in range(3)]
+    add(*arrays).sync_on(stream)
+    earlier = add(*arrays)  # which knows of another stream, and keeps the memory known
+    earlier.async_on(stream)
     release = theirs.backend.hold()
-    library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, State.stream)
-    op = add(ones(), ones(), ones())
-    State.stream = 0
-    op.async_on(stream)
-    assert set(waits()) == {(stream.backend.handle_number, theirs.backend.handle_number)}
+    for given in ([ones() for _ in range(3)], arrays):
+        first = len(waits())
+        State.stream = theirs.backend.handle_number
+        library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, State.stream)
+        op = add(*given)
+        State.stream = 0
+        op.async_on(stream)
+        pairs = set(waits()[first:])
+        assert pairs == {(stream.backend.handle_number, theirs.backend.handle_number)}
     release()
 
 
