@@ -1,5 +1,6 @@
-"""Arrays of other libraries on a GPU that have a quick reader: their memory, and the order of their
-use.
+"""Arrays of other libraries on a GPU that have a quick reader: their memory, and the order of use.
+
+All of them may be written.
 """
 
 from __future__ import annotations
@@ -29,12 +30,11 @@ class Borrowed:
         owner: the library's object of that stream, which keeps the handle valid, or None.
         mark: an event behind the work that its library had enqueued when `as_tensor` was called;
             None if there is none, or it has passed.
-        readonly: its library forbids writing.
     """
 
     __slots__ = (
         "_export", "address", "keep", "lent", "mark", "nbytes", "ordinal", "owner", "reader",
-        "readonly", "stream",
+        "stream",
     )  # fmt: skip
     is_nonblocking = True
 
@@ -48,7 +48,7 @@ class Borrowed:
         self.ordinal = reading.ordinal
         self.stream = reading.stream
         self.owner = reading.owner
-        self.lent = self.readonly = False
+        self.lent = False
         self.mark: Any = None
         self._export: Exported | None = None
 
@@ -56,7 +56,7 @@ class Borrowed:
     def exported(cls, reader: Reader, reading: ArrayView, export: Exported, mark: Any) -> Borrowed:
         """An array for longer than one launch, with an event behind its library's work of now."""
         array = cls(reader, reading, export.low, export.nbytes, export.keep)
-        array._export, array.readonly, array.mark = export, export.readonly, mark
+        array._export, array.mark = export, mark
         if reader.current_stream(reading.ordinal) is not None:
             array.stream, array.owner = 0, None
         return array

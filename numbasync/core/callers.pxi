@@ -21,7 +21,7 @@ cdef bint launched_at_caller(object op) except -1:
     cdef Py_ssize_t i
     cdef int result
     cdef list storages = []
-    if core is None or not holds(op, at_unused, True):
+    if core is None:
         return False
     form, tensors, values = core, get(op, at_tensors), get(op, at_values)
     if not PyTuple_GET_SIZE(tensors):

@@ -287,7 +287,7 @@ cdef bint must_refuse(object tensor, bint is_output) except -1:
     """Whether a tensor in memory of another library is no argument of a fast call."""
     cdef object source = get(tensor, at_source)
     if isa(source, Borrowed):
-        return is_output and not holds(source, at_is_readonly, False)
+        return False
     return not source.is_nonblocking or (is_output and tensor.is_readonly)
 
 

@@ -233,7 +233,6 @@ cdef object borrowed(
     put(memory, at_borrowed_ordinal, ordinal)
     put(memory, at_stream_owner, owner)
     put(memory, at_borrowed_reader, reader.in_python)
-    put(memory, at_is_readonly, False)
     put(memory, at_borrowed_stream, stream)
     return memory
 

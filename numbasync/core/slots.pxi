@@ -74,7 +74,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "BlockMemory": ("address", "each"),
     "Borrowed": (
         "_export", "address", "keep", "lent", "mark", "nbytes", "ordinal", "owner", "reader",
-        "readonly", "stream",
+        "stream",
     ),
     "Entry": ("is_alone", "key", "ref"),
     "ArrayKind": (
@@ -155,7 +155,7 @@ cdef enum:
     at_cpu_array
     at_block_address, at_each
     at_export, at_borrowed_address, at_keep, at_borrowed_lent, at_mark, at_borrowed_nbytes
-    at_borrowed_ordinal, at_stream_owner, at_borrowed_reader, at_is_readonly, at_borrowed_stream
+    at_borrowed_ordinal, at_stream_owner, at_borrowed_reader, at_borrowed_stream
     at_is_alone, at_entry_key, at_ref
     at_alignment, at_kind_layout, at_kind_dtype, at_aligned, at_handles, at_kind_key, at_kind_low
     at_kind_nbytes, at_kind_shape, at_unaligned

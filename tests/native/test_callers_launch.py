@@ -24,6 +24,7 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.launch.callers_launch import CallersLaunch
+from numbasync.testing import counters
 from tests.common import add_one
 from tests.native.lending_library import Array, State
 from tests.native.null_device import launches, library, waits
@@ -61,9 +62,10 @@ def warm() -> None:
 
 def test_it_goes_onto_the_current_stream(null: na.Device, theirs: na.Stream, on: bool) -> None:
     warm()
-    first = len(launches())
+    first, before = len(launches()), counters()
     z, x = ones(), ones()
     result = add(z, x, 2.0).async_on()
+    assert (counters() - before).launches == 1
     assert result.z is z and result.x is x and type(result) is add.Result
     imported = add(na.as_tensor(z), na.as_tensor(x), 2.0)
     assert isinstance(imported, CallersLaunch)
@@ -163,6 +165,23 @@ def test_work_on_other_streams_is_waited_for(null: na.Device, theirs: na.Stream,
     null.backend.waits.clear()  # type: ignore[attr-defined]
     add(ones(), x, 1.0).async_on()
     assert null.backend.waits == [(State.stream, other.backend.handle_number)]  # type: ignore[attr-defined]
+    release()
+
+
+def test_a_call_made_on_another_stream_is_ordered_behind_it(
+    null: na.Device, theirs: na.Stream, on: bool
+) -> None:
+    warm()
+    before = null.new_stream()
+    release = before.backend.hold()
+    library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, before.backend.handle_number)
+    State.stream = before.backend.handle_number
+    op = add(ones(), ones(), 1.0)
+    State.stream = theirs.backend.handle_number
+    first = len(launches())
+    op.async_on()
+    assert [launch.stream for launch in launches(first)] == [State.stream]
+    assert set(waits()) == {(State.stream, before.backend.handle_number)}
     release()
 
 
