@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ class State:
         stream: its current stream, by its handle.
         described, asked: how often it has described an array, and told its current stream.
         kept: the managed tensors that are lent.
+        extents: what was described lately.
         refuses: it describes nothing.
     """
 
@@ -27,6 +29,7 @@ class State:
     described = asked = 0
     refuses = False
     kept: dict[int, Any] = {}
+    extents: deque[Any] = deque(maxlen=1000)
 
 
 def _describe(x: Any, out: Any) -> int:
@@ -35,11 +38,12 @@ def _describe(x: Any, out: Any) -> int:
         return -1
     array, tensor = x.array, out.contents
     size = array.itemsize
-    x.axes = (ctypes.c_int64 * (2 * array.ndim))(*array.shape, *(s // size for s in array.strides))
+    extents = (ctypes.c_int64 * (2 * array.ndim))(*array.shape, *(s // size for s in array.strides))
+    State.extents.append(extents)  # no array's own: tests describe an array while it is described
     tensor.data, tensor.byte_offset = array.ctypes.data - 2 * size, 2 * size
     tensor.device_type, tensor.device_id, tensor.ndim = x.place[0], x.place[1], array.ndim
     tensor.code, tensor.bits, tensor.lanes = _CODES[array.dtype.kind], 8 * size, 1
-    axes = ctypes.addressof(x.axes)
+    axes = ctypes.addressof(extents)
     for name, at in (("shape", axes), ("strides", axes + 8 * array.ndim)):
         setattr(tensor, name, ctypes.cast(at, ctypes.POINTER(ctypes.c_int64)))
     return 0
