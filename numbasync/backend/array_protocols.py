@@ -218,6 +218,8 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
         OperationError: the library refuses to export the array, or exports a copy.
         DTypeError, ShapeError: no tensor can have such elements, or such a layout.
     """
+    if getattr(obj, "is_neg", bool)():  # PyTorch's, which lends the elements unchanged
+        raise OperationError(f"{name_of(obj)} has its negative bit set: pass x.resolve_neg().")
     dlpack_capsule = capsule(obj, **how)
     address, flags = _tensor_in(obj, dlpack_capsule)
     if flags & IS_COPIED:

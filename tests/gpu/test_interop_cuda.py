@@ -193,6 +193,7 @@ async def test_memory_whose_array_is_given_another_one_is_kept(
     [
         lambda torch: torch.ones(8, device="cuda", requires_grad=True),
         lambda torch: torch.ones(8, device="cuda", dtype=torch.complex64).conj(),
+        lambda torch: torch.ones(8, device="cuda", dtype=torch.complex64).conj().imag,
         lambda torch: torch.eye(8, device="cuda").to_sparse(),
     ],
 )
