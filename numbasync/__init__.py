@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from numbasync import ray as ray
     from numbasync import tensor_cores as tensor_cores
     from numbasync import testing as testing
+    from numbasync import torch as torch
     from numbasync import vectors as vectors
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
@@ -141,7 +142,9 @@ _LATER = {
 }
 _runtime.imported_later.update(_LATER.values())  # `warm_up` does it beforehand
 # The public ones; others are how it is made.
-_MODULES = frozenset(("collective", "dask", "random", "ray", "tensor_cores", "testing", "vectors"))
+_MODULES = frozenset(
+    ("collective", "dask", "random", "ray", "tensor_cores", "testing", "torch", "vectors")
+)
 
 
 _native.switch(True)

@@ -15,6 +15,7 @@ TENSOR_: int
 MAP_: int
 SHARED_: int
 PARTITION_: int
+LENT_: int
 WHOLE_: int
 LITERAL_: int
 METHODS: tuple[str, ...]
@@ -38,6 +39,14 @@ def use_driver(
     addresses: Mapping[str, int | None], failing: Callable[[int, str], object], counting: object
 ) -> None: ...
 def forget_current() -> None: ...
+def know_readers(
+    of_bytes: Callable[[bytes], object],
+    known_kinds: dict[Any, Any],
+    gpus_by_ordinal: dict[int, Any],
+    map_entries: dict[Any, Any],
+    lock: object,
+    map_owners: dict[Any, Any],
+) -> None: ...
 
 class Lock:
     def acquire(self, blocking: bool = True) -> bool: ...
@@ -94,6 +103,11 @@ class LaunchRecord:
     ) -> None: ...
     def run(self, args: Sequence[Any]) -> int: ...
 
+class ArrayReader:
+    def __init__(self, in_python: object, style: str, *functions: Any) -> None: ...
+
+class Managed: ...
+
 class FastCall:
     def __init__(
         self,
@@ -102,6 +116,7 @@ class FastCall:
         outputs: Sequence[int],
         may_alias: bool,
         in_python: object,
+        readers: Sequence[ArrayReader | None],
     ) -> None: ...
     def take(self, values: tuple[Any, ...]) -> Any: ...
     def enqueue(self, plan: Any, values: Any, tensors: Any, submission: Any) -> bool: ...

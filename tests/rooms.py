@@ -22,7 +22,8 @@ NUMBER = re.compile(r"(?<=<!-- number of (rooms|files) -->)[^<\n]*(?=<!-- / -->)
 
 # From the top down: each imports only what stands below it.
 ROOMS = (
-    "tools", "dask", "ray", "testing", "batch", "graphs", "runtime", "tuning", "collective",
+    "tools", "dask", "ray", "torch", "testing", "batch", "graphs", "runtime", "tuning",
+    "collective",
     "launch", "random", "tensors", "ops", "device", "backend", "tensor_cores", "vectors",
     "layout", "arguments", "cache_folder", "errors", "fork", "memo", "public",
 )  # fmt: skip

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+import numbasync as na
+from numbasync.tools.bench import interop
 from numbasync.tools.bench.alloc import CUPY_ZEROS
 from numbasync.tools.bench.copying import CUPY_NEW, CUPY_SET, LARGE, SMALL, numbers
 from numbasync.tools.bench.measure import Case, drained, per_part, timed
@@ -78,6 +80,26 @@ def of_flight(ordinal: int) -> list[Case]:
 
     run = per_part(timed(launch, drain), WIDTH)
     return [Case("CuPy RawKernel: launches, drained outside", run, check_rows, WIDTH)]
+
+
+def of_interop(ordinal: int) -> list[Case]:
+    """CuPy's arrays in numbasync's launches, and its own sum."""
+    cupy = _on(ordinal)
+    ours, theirs = na.default_device().new_stream(), _stream(cupy)
+    x, y = (cupy.asarray(a) for a in interop.numbers())
+    z = cupy.empty_like(x)
+    cupy.cuda.Device().synchronize()
+
+    def case(name: str, call: Callable[[], object], within: Any = None) -> Case:
+        return interop.case(
+            name, call, cupy.cuda.Device().synchronize, lambda: cupy.asnumpy(z), within
+        )
+
+    return [
+        case(interop.CUPY, lambda: interop.add(z, x, y).async_on(ours)),
+        case(interop.CUPY_CALLER, lambda: interop.add_there(z, x, y).async_on(), theirs),
+        case(interop.CUPY_ADD, lambda: cupy.add(x, y, out=z), theirs),
+    ]
 
 
 def of_alloc(ordinal: int) -> list[Case]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+import numbasync as na
+from numbasync.tools.bench import interop
 from numbasync.tools.bench.copying import SMALL, numbers
 from numbasync.tools.bench.measure import Case, per_part, timed
 from numbasync.tools.bench.work import BLOCKS, STREAMS, THREADS, WIDTH, N, body, check
@@ -26,6 +28,24 @@ def of_launch(ordinal: int) -> list[Case]:
     return [
         Case("Numba: launch", timed(launch, stream.synchronize), check_row),
         Case("Numba: launch + synchronize", timed(launch_and_wait, stream.synchronize), check_row),
+    ]
+
+
+def of_interop(ordinal: int) -> list[Case]:
+    """Numba's arrays in numbasync's launches, and its own launch of the same kernel."""
+    cuda.select_device(ordinal)
+    ours, theirs = na.default_device().new_stream(), cuda.stream()
+    x, y = (cuda.to_device(a, stream=theirs) for a in interop.numbers())
+    z = cuda.device_array(interop.SIZE, np.float32, stream=theirs)
+    cuda.synchronize()
+    kernel = interop.add.kernel[(interop.SIZE + 127) // 128, 128, theirs]
+
+    def case(name: str, call: Callable[[], object]) -> Case:
+        return interop.case(name, call, cuda.synchronize, z.copy_to_host)
+
+    return [
+        case(interop.NUMBA, lambda: interop.add(z, x, y).async_on(ours)),
+        case(interop.NUMBA_LAUNCH, lambda: kernel(z, x, y)),
     ]
 
 

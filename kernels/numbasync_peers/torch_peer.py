@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+import numbasync as na
+from numbasync.tools.bench import interop
 from numbasync.tools.bench.copying import LARGE, SMALL, TORCH_TRIP, numbers
 from numbasync.tools.bench.measure import Case, timed
 from numbasync.tools.bench.work import N, check
@@ -31,6 +33,43 @@ def of_launch(ordinal: int) -> list[Case]:
         check(z.cpu().numpy())
 
     return [Case("PyTorch: add_(alpha=)", timed(launch, stream.synchronize, inside), check_row)]
+
+
+def of_interop(ordinal: int) -> list[Case]:
+    """PyTorch's tensors in numbasync's launches, and its own sum."""
+    torch, _, inside = on(ordinal)
+    ours = na.default_device().new_stream()
+    x, y = (torch.from_numpy(a).cuda() for a in interop.numbers())
+    z = torch.empty_like(x)
+    own = na.zeros(interop.SIZE).sync_on(ours)
+    tx, ty, tz = (na.as_tensor(t) for t in (x, y, z))
+    torch.cuda.synchronize()
+    add, add_there = interop.add, interop.add_there
+
+    def case(name: str, call: Callable[[], object], within: Any = None, out: Any = z) -> Case:
+        def result() -> Any:
+            return out.cpu().numpy() if out is z else out.to_host().sync_on(ours)
+
+        return interop.case(name, call, torch.cuda.synchronize, result, within)
+
+    class Behind:
+        """While it is current, PyTorch's stream has work for longer than a round."""
+
+        def __enter__(self) -> None:
+            inside.__enter__()
+            torch.cuda._sleep(50_000_000)  # cycles
+
+        def __exit__(self, *error: object) -> None:
+            inside.__exit__(*error)
+
+    return [
+        case(interop.TORCH, lambda: add(z, x, y).async_on(ours)),
+        case(interop.TORCH_EVENT, lambda: add(z, x, y).async_on(ours), Behind()),
+        case(interop.TORCH_INPUTS, lambda: add(own, tx, ty).async_on(ours), out=own),
+        case(interop.TORCH_ONCE, lambda: add(tz, tx, ty).async_on(ours)),
+        case(interop.TORCH_CALLER, lambda: add_there(z, x, y).async_on(), inside),
+        case(interop.TORCH_ADD, lambda: torch.add(x, y, out=z), inside),
+    ]
 
 
 def of_alloc(ordinal: int) -> list[Case]:

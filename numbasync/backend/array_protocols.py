@@ -85,6 +85,13 @@ class Foreign(Protocol):
         """The array's memory, for `Device.array`; keeps the memory alive."""
         ...
 
+    @property
+    def is_nonblocking(self) -> bool:
+        """Whether `order` calls nothing of the library that may wait: it may be called under a
+        device's `submit_lock`.
+        """
+        ...
+
     def order(self, stream: Any) -> None:
         """Order work enqueued on `stream` from now on after the library's work: the work that it
         had enqueued when the array was imported, and the present work of its current stream.
@@ -211,6 +218,8 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
         OperationError: the library refuses to export the array, or exports a copy.
         DTypeError, ShapeError: no tensor can have such elements, or such a layout.
     """
+    if getattr(obj, "is_neg", bool)():  # PyTorch's, which lends the elements unchanged
+        raise OperationError(f"{name_of(obj)} has its negative bit set: pass x.resolve_neg().")
     dlpack_capsule = capsule(obj, **how)
     address, flags = _tensor_in(obj, dlpack_capsule)
     if flags & IS_COPIED:
@@ -223,11 +232,11 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
     if not 0 <= ndim <= MOST_AXES or (ndim and not extents):
         raise ShapeError(f"{name_of(obj)} lends an array of {ndim} axes without their extents.")
     shape = _integers(extents, ndim)
-    dtype = _dtype(obj, code, bits, lanes)
+    dtype = dtype_of(obj, code, bits, lanes)
     strides = None
     if steps:
         strides = tuple(n * dtype.itemsize for n in _integers(steps, ndim))
-    return _checked(
+    return exported(
         obj, (data or 0) + offset, shape, strides, dtype, bool(flags & READ_ONLY), dlpack_capsule
     )
 
@@ -248,6 +257,14 @@ def _tensor_in(obj: object, dlpack_capsule: object) -> tuple[int, int]:
     raise OperationError(f"__dlpack__ of {name_of(obj)} gave no unused DLPack capsule.")
 
 
+def pointer_in(capsule_of_name: object, name: bytes) -> int | None:
+    """The address in a capsule of that name; None if it is no such capsule."""
+    if not _is_valid(capsule_of_name, name):
+        return None
+    address: int = _pointer(capsule_of_name, name)
+    return address
+
+
 def of_bfloat16(capsule_of_bits: object) -> object:
     """A new capsule of 16-bit integers, changed to say that they are the bits of bfloat16, which
     the libraries that make capsules for numbasync do not export.
@@ -261,7 +278,12 @@ def _integers(address: int, count: int) -> tuple[int, ...]:
     return tuple((ctypes.c_int64 * count).from_address(address)) if count else ()
 
 
-def _dtype(obj: object, code: int, bits: int, lanes: int) -> np.dtype[Any]:
+def dtype_of(obj: object, code: int, bits: int, lanes: int) -> np.dtype[Any]:
+    """The dtype of DLPack's kind `code`.
+
+    Raises:
+        DTypeError: there is none.
+    """
     if (code, bits, lanes) == (_BFLOAT, 16, 1):
         return layout.bfloat16()
     try:
@@ -294,7 +316,7 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
     own = getattr(obj, "dtype", None)
     if dtype.kind == "V" and isinstance(own, np.dtype) and own.itemsize == dtype.itemsize:
         dtype = own  # a structure, or bfloat16: the interface gives only its size
-    return _checked(
+    return exported(
         obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"), dtype,
         bool(readonly), obj,
     )  # fmt: skip
@@ -303,7 +325,7 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
 # --- both ----------------------------------------------------------------------------
 
 
-def _checked(
+def exported(
     obj: object,
     address: int,
     shape: tuple[int, ...],
@@ -312,6 +334,11 @@ def _checked(
     readonly: bool,
     keep: object,
 ) -> Exported:
+    """An array that `obj` describes, checked; strides of None are those of a contiguous one.
+
+    Raises:
+        DTypeError, ShapeError: no tensor can have such elements, or such a layout.
+    """
     layout.check_dtype(dtype, records=True)
     if strides is None or 0 in shape:
         strides = layout.contiguous_strides(shape, dtype.itemsize)

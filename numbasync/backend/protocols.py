@@ -225,6 +225,16 @@ class Device(Protocol):
         """Another library's event, by its handle. The caller keeps the event alive."""
         ...
 
+    def is_captured(self, number: int) -> bool:
+        """Whether another library captures its stream of that handle for a graph."""
+        ...
+
+    def launch_at(self, number: int, work: Work, args: list[Any]) -> bool:
+        """Launch on another library's stream of that handle, and on no account anything else there,
+        which may be captured. False, with nothing done: the work needs more than its launch.
+        """
+        ...
+
     def new_pool(self) -> Pool: ...
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -10,6 +10,9 @@ ctypedef int (*copy_t)(void*, void*, size_t, void*) noexcept nogil
 ctypedef int (*copy_peer_t)(uint64_t, void*, uint64_t, void*, size_t, void*) noexcept nogil
 ctypedef int (*replay_t)(void*, void*) noexcept nogil
 ctypedef int (*current_t)(void**) noexcept nogil
+ctypedef int (*record_event_t)(void*, void*) noexcept nogil
+ctypedef int (*wait_for_event_t)(void*, void*, unsigned) noexcept nogil
+ctypedef int (*is_capturing_t)(void*, int*) noexcept nogil
 cdef launch_t launch_kernel = NULL
 ctypedef int (*write_t)(void*, void*, unsigned, unsigned) noexcept nogil
 cdef of_stream_t query_stream = NULL, synchronize_stream = NULL
@@ -18,6 +21,9 @@ cdef fill_t fill_8 = NULL, fill_16 = NULL, fill_32 = NULL
 cdef copy_t copy_to_device = NULL, copy_to_host = NULL
 cdef copy_peer_t copy_peer = NULL
 cdef replay_t launch_graph = NULL
+cdef record_event_t record_event = NULL
+cdef wait_for_event_t wait_for_event = NULL
+cdef is_capturing_t is_capturing = NULL
 cdef enum:
     NOT_READY = 600
     LOOKS = 16  # of a spin poll, as in `fast_calls_compiled`
@@ -26,7 +32,7 @@ cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
 METHODS = (
     "launch", "completed", "query", "spin_poll", "synchronize", "write", "fill", "upload",
-    "download", "replay", "copy_peer",
+    "download", "replay", "copy_peer", "put_behind",
 )
 
 
@@ -39,7 +45,7 @@ def use_driver(dict addresses, failing, counting):
     """
     global launch_kernel, query_stream, synchronize_stream, write_value, fail, counters
     global fill_8, fill_16, fill_32, copy_to_device, copy_to_host, launch_graph, na_get_current
-    global copy_peer
+    global copy_peer, record_event, wait_for_event, is_capturing
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
     query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
     synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
@@ -51,6 +57,9 @@ def use_driver(dict addresses, failing, counting):
     copy_to_host = <copy_t><uintptr_t>addresses["cuMemcpyDtoHAsync_v2"]
     copy_peer = <copy_peer_t><uintptr_t>addresses["cuMemcpyPeerAsync"]
     launch_graph = <replay_t><uintptr_t>addresses["cuGraphLaunch"]
+    record_event = <record_event_t><uintptr_t>addresses["cuEventRecord"]
+    wait_for_event = <wait_for_event_t><uintptr_t>addresses["cuStreamWaitEvent"]
+    is_capturing = <is_capturing_t><uintptr_t>addresses["cuStreamIsCapturing"]
     na_get_current = <current_t><uintptr_t>addresses["cuCtxGetCurrent"]
     fail, counters = failing, counting
 

@@ -6,19 +6,21 @@ cdef enum:
     MAP = 2  # a tensor map
     SHARED = 3  # a shared tensor, or a partition that is read
     PARTITION = 4  # a partition that is written
-    WHOLE = 5  # a number that must fit 64 bits
-    LITERAL = 6  # a number that the plan depends on
+    LENT = 5  # an array of another library
+    WHOLE = 6  # a number that must fit 64 bits
+    LITERAL = 7  # a number that the plan depends on
     MANY_READERS = 8
 
-NUMBER_, TENSOR_, MAP_, SHARED_, PARTITION_, WHOLE_, LITERAL_ = (
-    NUMBER, TENSOR, MAP, SHARED, PARTITION, WHOLE, LITERAL
+NUMBER_, TENSOR_, MAP_, SHARED_, PARTITION_, LENT_, WHOLE_, LITERAL_ = (
+    NUMBER, TENSOR, MAP, SHARED, PARTITION, LENT, WHOLE, LITERAL
 )
 
 
 cdef class FastCall:
     """`fast_path.FastCall`'s functions for one tuple of argument types.
 
-    `codes` has NUMBER to LITERAL for each argument; `outputs` are positions.
+    `codes` has NUMBER to LITERAL for each argument, `readers` a reader of another library's array,
+    or None; `outputs` are positions.
     """
     cdef int count, arrays, written
     cdef int home  # which tensor says where the launch runs
@@ -27,20 +29,21 @@ cdef class FastCall:
     cdef bint may_alias
     cdef tuple kinds
     cdef object in_python  # the generated functions
+    cdef tuple readers  # an `ArrayReader` for each LENT argument
     # The fingerprints of the latest call; device, fingerprints, extents and plan of the latest
     # launch. Each is replaced as one object, since another thread may look at any time.
     cdef tuple latest_parts, latest_launch
 
-    def __cinit__(self, tuple kinds, codes, outputs, may_alias, in_python):
+    def __cinit__(self, tuple kinds, codes, outputs, may_alias, in_python, readers):
         if len(kinds) > MOST:
             raise ValueError(f"{len(kinds)} arguments")
         self.kinds, self.count, self.may_alias = kinds, len(kinds), may_alias
-        self.in_python = in_python
+        self.in_python, self.readers = in_python, tuple(readers)
         self.latest_parts = None if kinds else ()  # which no call of no arguments would create
         for i in range(self.count):
             self.code[i] = codes[i]
             self.output[i] = i in outputs
-            self.arrays += TENSOR <= codes[i] <= PARTITION
+            self.arrays += TENSOR <= codes[i] <= LENT
             if self.output[i] and self.written == 0:
                 self.home = self.arrays - 1
             self.written += self.output[i]
@@ -86,11 +89,17 @@ cdef class FastCall:
                     tensor = get(value, at_mapped)
                 elif code == PARTITION:
                     tensor = get(value, at_tensor)
+                elif code == LENT:
+                    tensor = import_quickly(value, <ArrayReader>PyTuple_GET_ITEM(self.readers, i))
+                    if tensor is None:
+                        return None
                 elif code != TENSOR:
                     tensor = value.tensor
                 if not isa(tensor, MappedTensor if code == MAP else Tensor):
                     return self.in_python.take(values)
-                if holds(tensor, at_storage, None) or not holds(tensor, at_source, None):
+                if holds(tensor, at_storage, None):
+                    return None
+                if not holds(tensor, at_source, None) and must_refuse(tensor, self.output[i]):
                     return None
                 if code == PARTITION:
                     part = get(value, at_tile_fingerprint)
@@ -122,13 +131,13 @@ cdef class FastCall:
         cdef object storage, other
         cdef int i, j, a = 0, b
         for i in range(self.count):
-            if not TENSOR <= self.code[i] <= PARTITION:
+            if not TENSOR <= self.code[i] <= LENT:
                 continue
             storage, b = get(<object>PyTuple_GET_ITEM(tensors, a), at_storage), 0
             if storage is None:
                 return False
             for j in range(i):
-                if not TENSOR <= self.code[j] <= PARTITION:
+                if not TENSOR <= self.code[j] <= LENT:
                     continue
                 if self.output[i] or self.output[j]:
                     other = get(<object>PyTuple_GET_ITEM(tensors, b), at_storage)
@@ -157,12 +166,14 @@ cdef class FastCall:
         self, tuple tensors, object stream, object backend, bint is_packed, list storages
     ) except -1:
         """Test every storage, and append it to `storages`, which keeps it from then on. Make what
-        `pack` needs of each tensor, since to make it runs Python code. False: not now.
+        `pack` needs of each tensor, since to make it runs Python code; then put the stream behind
+        the work of other libraries, unless it is None: no stream of ours. False: not now.
         """
+        cdef uintptr_t behind = 0
         cdef object tensor, storage, readers, handle
         cdef int i, a = 0
         for i in range(self.count):
-            if not TENSOR <= self.code[i] <= PARTITION:
+            if not TENSOR <= self.code[i] <= LENT:
                 continue
             tensor = <object>PyTuple_GET_ITEM(tensors, a)
             a += 1
@@ -183,6 +194,10 @@ cdef class FastCall:
                 handle = tensor.handle
             if is_packed:
                 packed_of(handle)
+        for a in range(PyTuple_GET_SIZE(tensors) if stream is not None else 0):
+            tensor = <object>PyTuple_GET_ITEM(tensors, a)
+            if not holds(tensor, at_source, None):
+                order_source(get(tensor, at_source), get(stream, at_backend), &behind)
         return True
 
     cdef int pack(
@@ -195,7 +210,7 @@ cdef class FastCall:
         cdef object value
         cdef int i, a = 0
         for i in range(self.count):
-            if not TENSOR <= self.code[i] <= PARTITION:
+            if not TENSOR <= self.code[i] <= LENT:
                 value = <object>PyTuple_GET_ITEM(values, i)
                 if record is None:
                     args.append(value)
@@ -217,7 +232,7 @@ cdef class FastCall:
         cdef object storage, readers
         cdef int i
         for i in range(self.count):
-            if not TENSOR <= self.code[i] <= PARTITION:
+            if not TENSOR <= self.code[i] <= LENT:
                 continue
             storage = <object>PyList_GET_ITEM(storages, a)
             a += 1
@@ -266,6 +281,14 @@ cdef class FastCall:
         finally:
             lock.give()
         return True
+
+
+cdef bint must_refuse(object tensor, bint is_output) except -1:
+    """Whether a tensor in memory of another library is no argument of a fast call."""
+    cdef object source = get(tensor, at_source)
+    if isa(source, Borrowed):
+        return False
+    return not source.is_nonblocking or (is_output and tensor.is_readonly)
 
 
 cdef int keep(object submission, list storages) except -1:

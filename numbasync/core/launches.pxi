@@ -39,7 +39,10 @@ cdef object new_launch(
     object plan, PyFrameObject* caller,
 ):
     """`Launch.known`."""
-    cdef object op = PyType_GenericAlloc(classes[Launch], 0)
+    cdef object cls = get(launcher, at_launch_class), op
+    if <PyObject*>cls != <PyObject*>classes[Launch] and not holds(config, at_config_stream, None):
+        cls = <object>classes[Launch]
+    op = PyType_GenericAlloc(<PyTypeObject*>cls, 0)
     put(op, at_unused, True)
     put(op, at_has_fast_path, True)
     put(op, at_built_at, made_at(caller))

@@ -97,14 +97,21 @@ cdef object new_storage(object pool, int64_t nbytes):
     memory = take(blocks, room) if isa(blocks, CudaPool) else blocks.reuse(room)
     if memory is None:
         return None
+    fill_storage(storage, pool, memory, get(pool, at_pool_device))
+    return storage
+
+
+cdef int fill_storage(object storage, object owner, object memory, object device) except -1:
+    """What `Storage` has from the start; its end gives the memory back from then on."""
     put(storage, at_memory, memory)
     for i in (at_writer, at_graphs, at_links, at_maps):
         put(storage, i, None)
     put(storage, at_readers, {})
     put(storage, at_holders, zero)
     put(storage, at_identity, <uintptr_t><PyObject*>storage)
-    put(storage, at_fast_path_device, get(pool, at_pool_device))
-    return storage
+    put(storage, at_owner_of_memory, owner)
+    put(storage, at_fast_path_device, device)
+    return 0
 
 
 def Storage___del__(self):
@@ -114,6 +121,8 @@ def Storage___del__(self):
         if memory is None:
             return
         pool = get(self, at_owner_of_memory)
+        if isa(pool, BorrowedOwner):
+            return
         if isa(pool, MemoryPool) and give_back(get(pool, at_blocks), memory):
             return
     python["Storage.__del__"](self)

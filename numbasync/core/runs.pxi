@@ -142,7 +142,7 @@ cdef object begun(object op, object stream):
     return enqueued(op, stream) if op.has_fast_path else None
 
 
-def Runs_async_on(self, stream):
+def Runs_async_on(self, stream=None):
     cdef object submission, value
     if not may_begin(self, stream):
         return python["Runs.async_on"](self, stream)

@@ -35,6 +35,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     ),
     "Launcher": (
         "_forms", "_plain_count", "_latest", "Result", "label", "names", "planner",
+        "launch_class",
     ),
     "Config": ("extents", "stream"),
     "Plan": ("work", "empty"),
@@ -71,7 +72,18 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Work": ("prepared",),
     "CpuArray": ("array",),
     "BlockMemory": ("address", "each"),
-    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
+    "Borrowed": (
+        "_export", "address", "keep", "lent", "mark", "nbytes", "ordinal", "owner", "reader",
+        "stream",
+    ),
+    "Entry": ("is_alone", "key", "ref"),
+    "ArrayKind": (
+        "alignment", "at", "dtype", "fingerprint", "handles", "key", "low", "nbytes", "shape",
+        "unaligned",
+    ),
+    "Reader": ("core",),
+    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (), "BorrowedOwner": (),
+    "CallersLaunch": (),
 }
 OF_A_DEVICE = {  # known only where one of this kind is used
     "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "ExecutableGraph", "PinnedPool",
@@ -84,7 +96,8 @@ cdef enum:
     Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, ExecutableGraph
     AttachedGraph, LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     CpuStream, CpuQueue, Engine, Stepper, ShortLaunch, Work, CpuArray, BlockMemory
-    Context, Tensor, MappedTensor, Later
+    Borrowed, Entry, ArrayKind, Reader
+    Context, Tensor, MappedTensor, Later, BorrowedOwner, CallersLaunch
     CLASSES
 cdef enum:
     at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
@@ -107,7 +120,7 @@ cdef enum:
     at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
     at_prepared_plan, at_positions, at_prepared_tensors, at_prepared_values
     at_forms, at_plain_count, at_latest, at_result, at_label, at_names
-    at_planner
+    at_planner, at_launch_class
     at_extents, at_config_stream
     at_work, at_is_without_blocks
     at_core
@@ -141,6 +154,12 @@ cdef enum:
     at_prepared
     at_cpu_array
     at_block_address, at_each
+    at_export, at_borrowed_address, at_keep, at_borrowed_lent, at_mark, at_borrowed_nbytes
+    at_borrowed_ordinal, at_stream_owner, at_borrowed_reader, at_borrowed_stream
+    at_is_alone, at_entry_key, at_ref
+    at_alignment, at_kind_layout, at_kind_dtype, at_aligned, at_handles, at_kind_key, at_kind_low
+    at_kind_nbytes, at_kind_shape, at_unaligned
+    at_reader_core
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]

@@ -90,6 +90,40 @@ def stream_of(value: object, device: Device | None) -> Stream | None:
     return stream
 
 
+# Of libraries that destroy none of their streams, by device and handle: asking the driver for a
+# stream's identity would end a capture.
+_kept: dict[tuple[Device, int], Stream] = {}
+
+
+class _Numbered:
+    """A stream of a library that keeps it itself, by its handle."""
+
+    __module__ = "another library"  # as messages name it
+
+    def __init__(self, number: int, ordinal: int) -> None:
+        self.number = number
+        self.device_index = ordinal
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.number
+
+
+def stream_of_number(device: Device, number: int, owner: Any) -> Stream:
+    """The stream of a library by its handle.
+
+    Args:
+        owner: the library's object that keeps the stream, None if the library keeps it for ever.
+    """
+    if owner is not None:
+        return Stream.of(owner, device)
+    stream = _kept.get((device, number))
+    if stream is None:
+        stream = Stream.of(_Numbered(number, device.ordinal), device)
+        if isinstance(stream, ForeignStream):
+            _kept[device, number] = stream
+    return stream
+
+
 def _adopted(value: object, number: int, device: Device | None) -> Stream:
     if number != LEGACY:
         device = _gpu(backends.stream_ordinal(number))

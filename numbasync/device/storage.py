@@ -115,6 +115,7 @@ class Owner(Protocol):
     def release(self, memory: Any) -> None: ...
 
 
+@known
 class BorrowedOwner:
     """The owner of memory of other libraries, which own it again when no storage refers to it."""
 

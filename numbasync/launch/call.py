@@ -238,11 +238,10 @@ class Launch(DeviceOp[LaunchResult]):
         return self._launcher.label
 
 
-def _launched(*made_of: Any) -> Launch:
-    """A launch from a pickle. `Launch` looks up the caller of its caller, and unpickling may have
-    none.
-    """
-    return Launch(*made_of)
+def _launched(launcher: KernelSpec, *made_of: Any) -> Launch:
+    """A launch from a pickle; `Launch` looks up the caller of its caller, which this lacks."""
+    launch: Launch = launcher.launch_class(launcher, *made_of)
+    return launch
 
 
 class Compile(DeviceOp[None]):

@@ -61,7 +61,11 @@ class Configured(Generic[P]):
 
     @compiled
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
-        return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
+        launch_class = Launch if self._config.stream is not None else self._launcher.launch_class
+        launch: Launch = launch_class(
+            self._launcher, self._launcher.arrange(args, kwargs), self._config
+        )
+        return launch
 
     def prepare(self, /, *args: P.args, **kwargs: P.kwargs) -> PreparedLaunch:
         """The call, checked and looked up once; see `Launcher.prepare`."""

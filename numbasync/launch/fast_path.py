@@ -6,6 +6,9 @@ of such tensors, and numbers. Any other call is bound with every check: see `arg
 
 Each fast call has two functions of its own, generated for its argument types: loops over the
 arguments would cost twice as much as everything else that Python does for a launch.
+
+An array of another library is an argument of a fast call if its type has a quick reader. The stream
+is put behind its library's work after every other test, before the launch.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
+from numbasync.backend.array_readers import reader_of
 from numbasync.device import access
 from numbasync.device.submission import Submission
 from numbasync.launch.arguments import TYPED
@@ -21,6 +25,7 @@ from numbasync.launch.parameters import Parameter, Role
 from numbasync.launch.plan import Plan
 from numbasync.native import core, known
 from numbasync.tensors.partition import Partition
+from numbasync.tensors.quick_import import imported
 from numbasync.tensors.tensor import SharedTensor, Tensor
 from numbasync.tensors.tensor_map import TensorMap
 
@@ -30,8 +35,12 @@ Kinds = tuple[type, ...]
 Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 
 
-# Types whose values are described by their fingerprint, as far as preconditions can ask.
-DESCRIBED = frozenset({Tensor, SharedTensor, Partition, NoneType})
+_DESCRIBED = frozenset({Tensor, SharedTensor, Partition, NoneType})
+
+
+def is_described(cls: type) -> bool:
+    """Whether values are described by their fingerprint, as far as preconditions can ask."""
+    return cls in _DESCRIBED or reader_of(cls) is not None
 
 
 @known
@@ -46,13 +55,17 @@ class FastCall:
             must be refused.
         home: which of the tensors says where the launch runs: the first that is written, else the
             first.
+        outputs: for each tensor whether it may be written.
     """
 
-    __slots__ = ("core", "enqueue", "home", "take")
+    __slots__ = ("_arrays", "core", "enqueue", "home", "outputs", "take")
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
         names: dict[str, Any] = {**access.NAMES, **{f"k{i}": k for i, k in enumerate(kinds)}}
-        arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
+        readers = [None if k in _TENSOR_OF else reader_of(k) for k in kinds]
+        names |= {f"r{i}": reader for i, reader in enumerate(readers)}
+        names["imported"] = imported
+        arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS or readers[i] is not None]
         outputs = [i for i in arrays if parameters[i].is_output]
         literals = [i for i, p in enumerate(parameters) if p.role is Role.LITERAL]
         text = _take(kinds, arrays, outputs, literals, may_alias)
@@ -62,11 +75,21 @@ class FastCall:
         self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
             names["enqueue"]
         )
+        self._arrays = arrays
+        self.outputs = tuple(i in outputs for i in arrays)
         self.home = next((a for a, i in enumerate(arrays) if i in outputs), 0)
         self.core: Any = None
         if core is not None and len(kinds) <= core.MOST_ARGUMENTS:
             codes = [_code(core, p, k) for p, k in zip(parameters, kinds, strict=True)]
-            self.core = core.FastCall(kinds, codes, outputs, may_alias, self)
+            known_readers = [None if r is None else r.core for r in readers]
+            self.core = core.FastCall(kinds, codes, outputs, may_alias, self, known_readers)
+
+    def arguments(self, values: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Any]:
+        """The arguments of such a call, as the backend takes them."""
+        args = list(values)
+        for i, tensor in zip(self._arrays, tensors, strict=True):
+            args[i] = tensor.own_handle or tensor.handle
+        return args
 
     @staticmethod
     def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> FastCall | None:
@@ -91,6 +114,9 @@ def _is_plain(p: Parameter, kind: type) -> bool:
         return p.takes_tensor
     if kind is SharedTensor:
         return p.takes_tensor and not p.is_output
+    reader = reader_of(kind)
+    if reader is not None:
+        return p.takes_tensor and not (p.is_output and reader.may_be_readonly)
     if kind is NoneType:
         return p.takes_none
     if p.role is Role.LITERAL:
@@ -106,6 +132,8 @@ def _code(core: Any, p: Parameter, cls: type) -> int:
         code = core.MAP_
     elif cls in _ARRAYS:
         code = core.TENSOR_ if cls is Tensor else core.SHARED_
+    elif reader_of(cls) is not None:
+        code = core.LENT_
     elif p.role is Role.LITERAL:
         code = core.LITERAL_
     else:
@@ -124,11 +152,16 @@ def _take(
     if kinds:
         lines.append(f"    {_all('v', range(len(kinds)))}= values")
     for i in arrays:
-        tensor = f"v{i}{_TENSOR_OF[kinds[i]]}"
+        is_lent = kinds[i] not in _TENSOR_OF
+        tensor = f"imported(v{i}, r{i})" if is_lent else f"v{i}{_TENSOR_OF[kinds[i]]}"
         fingerprinted = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
+        lines.append(f"    t{i} = {tensor}")
+        if is_lent:
+            lines.append(f"    if t{i} is None: return None")
+        must_refuse = f"not t{i}.source.is_nonblocking" + (f" or t{i}.is_readonly" * (i in outputs))
         lines += [
-            f"    t{i} = {tensor}", f"    s{i} = t{i}.own_storage",
-            f"    if s{i} is None or t{i}.source is not None: return None",
+            f"    s{i} = t{i}.own_storage", f"    if s{i} is None: return None",
+            f"    if t{i}.source is not None and ({must_refuse}): return None",
             f"    f{i} = {fingerprinted}.fingerprint",
         ]  # fmt: skip
     for i, cls in enumerate(kinds):
@@ -153,8 +186,9 @@ def _take(
 def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
     """The source of `enqueue(plan, values, tensors, submission)`.
 
-    The generated function tests every storage first, then launches, then updates the access
-    records: the device starts as early as possible, and an error leaves no access record.
+    The generated function tests every storage first, then puts the stream behind other libraries'
+    work, then launches, then updates the access records: the device starts as early as possible,
+    and an error leaves no access record.
     """
     lines = [
         "def enqueue(plan, values, tensors, submission):",
@@ -171,6 +205,9 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
             f"        if s{i} is None or s{i}.fast_path_device is not backend: return False",
             *(" " * 8 + line for line in access.questions(f"s{i}", i in outputs, "return False")),
         ]
+    lines += [
+        f"        if t{i}.source is not None: t{i}.source.order(stream.backend)" for i in arrays
+    ]
     values = (f"t{i}.own_handle or t{i}.handle" if i in arrays else f"v{i}" for i in range(count))
     storages = "".join(f"s{i}, " for i in arrays)
     lines += [

@@ -24,6 +24,7 @@ class KernelSpec(Protocol):
         preconditions: conditions on the arguments of its calls.
         planner: its plans and compiled variants.
         move_inputs: inputs on other devices are copied to the launch's.
+        launch_class: of its calls that name no stream.
     """
 
     name: str
@@ -33,6 +34,7 @@ class KernelSpec(Protocol):
     preconditions: tuple[Precondition, ...]
     planner: Planner
     move_inputs: bool
+    launch_class: Any
     result: Callable[[tuple[Any, ...]], LaunchResult]
 
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -5,29 +5,27 @@ Every error of a call is raised before any part of the call is enqueued.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from inspect import Signature
 from types import FunctionType
-from typing import Any, Generic, overload
-from weakref import WeakValueDictionary
+from typing import Any, Generic, Literal, overload
 
 from numbasync.arguments import check_whole, is_one_of, shown, with_type
 from numbasync.backend.kernel_source import hold_source
 from numbasync.backend.protocols import Dim3
-from numbasync.device import stream as streams
-from numbasync.device.stream import AnyStream, Stream
+from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import Compile, Launch
+from numbasync.launch.callers_launch import launch_class_of
 from numbasync.launch.clusters import ONE_BLOCK, check_cluster
 from numbasync.launch.coarse_kernels import CoarseKernels
 from numbasync.launch.configured import CallSignature, Configured, P, is_plain
 from numbasync.launch.explain import explain
 from numbasync.launch.explanation import Explanation
-from numbasync.launch.fast_path import DESCRIBED, FastCall, Kinds
+from numbasync.launch.fast_path import FastCall, Kinds, is_described
 from numbasync.launch.own_tiles import OwnTile, check_own_tile
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
@@ -37,10 +35,12 @@ from numbasync.launch.plan import (
     as_device_function,
     compiled_apart,
     in_order,
+    named_stream,
     whole_bytes,
 )
 from numbasync.launch.preconditions import conditions
 from numbasync.launch.prepared import PreparedLaunch
+from numbasync.launch.registry import known_launcher, remember, unpickled
 from numbasync.launch.result import ResultType, register_reducers, result_type
 from numbasync.launch.token import Tokenized
 from numbasync.launch.tuple_arguments import is_open
@@ -49,7 +49,6 @@ from numbasync.memo import Memo
 from numbasync.native import compiled, known
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
-from numbasync.ops.run import describe
 from numbasync.public import Public
 
 MOST_CONFIGURED = 256  # per kernel; the memo is cleared when new extents exceed it
@@ -73,7 +72,7 @@ class Launcher(Public, Tokenized, Generic[P]):
 
     __slots__ = (
         "Result", "__dict__", "__weakref__", "_forms", "_latest", "_plain_count", "label",
-        "move_inputs", "names", "planner",
+        "launch_class", "move_inputs", "names", "planner",
     )  # fmt: skip
     __signature__ = CallSignature()
 
@@ -88,6 +87,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         cluster: int | tuple[int, ...] | None = None,
         move_inputs: bool = False,
         tile: OwnTile | int | None = None,
+        stream: Literal["caller"] | None = None,
         result: ResultType | None = None,
     ) -> None:
         if not hasattr(dispatcher, "py_func"):
@@ -110,6 +110,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         if not isinstance(move_inputs, bool):
             raise LauncherError(f"kernel {self.name}: move_inputs={shown(move_inputs)} is no bool.")
         self.move_inputs = move_inputs
+        self.launch_class = launch_class_of(stream, self.name)
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
         self.names = (self.name,)
@@ -131,10 +132,21 @@ class Launcher(Public, Tokenized, Generic[P]):
         self.planner = Planner(dispatcher, self.parameters, block, order, coarse, blocks, own)
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        recipe = given, threads, axes, texts, may_alias, elements, cluster, move_inputs, tile
+        recipe = (
+            given,
+            threads,
+            axes,
+            texts,
+            may_alias,
+            elements,
+            cluster,
+            move_inputs,
+            tile,
+            stream,
+        )
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
-        _launchers[cls] = self
+        remember(cls, self)
         register_reducers()
         # Converts a tuple to the named tuple; `Result(*values)` takes twice as long.
         self.result: Any = partial(tuple.__new__, cls)
@@ -150,7 +162,8 @@ class Launcher(Public, Tokenized, Generic[P]):
         values: tuple[Any, ...] = args
         if kwargs or len(args) != self._plain_count:  # the common case saves this call
             values = self.arrange(args, kwargs)
-        return Launch(self, values, DEFAULT)
+        launch: Launch = self.launch_class(self, values, DEFAULT)
+        return launch
 
     def __getitem__(self, config: Any) -> Configured[P]:
         """Numba's syntax: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
@@ -172,22 +185,10 @@ class Launcher(Public, Tokenized, Generic[P]):
         parsed = Config(
             grids.dim3(grid, "the grid", self.name),
             grids.dim3(block, "the block", self.name),
-            self._stream(stream),
+            named_stream(stream, self.name),
             whole_bytes(shared_bytes, self.name),
         )
         return Configured(self, parsed)
-
-    def _stream(self, value: Any) -> Stream | None:
-        """The stream in a call's brackets; None for 0, the policy's choice."""
-        if isinstance(value, int) and not value:
-            return None
-        stream = value if isinstance(value, Stream) else streams.of_another_library(value, None)
-        if stream is None:
-            raise LaunchError(
-                f"kernel {self.name}: the stream is a na.Stream or one of another library, or 0 "
-                f"for the policy's; not {describe(value)}."
-            )
-        return stream
 
     def forall(
         self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
@@ -197,7 +198,7 @@ class Launcher(Public, Tokenized, Generic[P]):
         block = None if is_one_of(tpb, (0,)) else grids.dim3(tpb, "tpb", self.name)
         shared = whole_bytes(sharedmem, self.name)
         stream = 0 if stream is None else stream
-        return Configured(self, Config(None, block, self._stream(stream), shared, n))
+        return Configured(self, Config(None, block, named_stream(stream, self.name), shared, n))
 
     def compile(self, /, *args: P.args, **kwargs: P.kwargs) -> DeviceOp[None]:
         """An operation that compiles the variant for these arguments and launches nothing.
@@ -267,7 +268,7 @@ class Launcher(Public, Tokenized, Generic[P]):
             kinds = dict(zip(self._names, types, strict=True))
             # A call with a plan has met the conditions on its fingerprint; numbers are not in it.
             if not self.move_inputs and all(
-                kinds[name] in DESCRIBED for c in self.preconditions for name in c.used
+                is_described(kinds[name]) for c in self.preconditions for name in c.used
             ):
                 fast_call = FastCall.of(self.parameters, types, self.may_alias)
             self._forms[types] = fast_call
@@ -308,20 +309,10 @@ class Launcher(Public, Tokenized, Generic[P]):
         return f"<launcher {self.name}({names}){how}>"
 
 
-# Launchers by their result types, with which launchers are pickled.
-_launchers: WeakValueDictionary[ResultType, Launcher] = WeakValueDictionary()
-# Launchers that were unpickled by value. Keeping them alive keeps their compiled variants for the
-# next time that the same launcher is unpickled.
-_unpickled: deque[Launcher] = deque(maxlen=32)
-
-
 def _launcher_of(result: ResultType) -> Launcher:
-    unpickled = _launchers.get(result)
-    if unpickled is None:
-        recipe: Any = (*result._made_of, result)
-        unpickled = Launcher(*recipe)
-        _unpickled.append(unpickled)
-    return unpickled
+    recipe: Any = (*result._made_of, result)
+    launcher: Launcher = known_launcher(result) or unpickled(Launcher(*recipe))
+    return launcher
 
 
 @overload
@@ -337,6 +328,7 @@ def launcher(
     cluster: int | tuple[int, ...] | None = None,
     move_inputs: bool = False,
     tile: tuple[int | None, ...] | int | None = None,
+    stream: Literal["caller"] | None = None,
     **jit_options: Any,
 ) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
 def launcher(
@@ -351,6 +343,7 @@ def launcher(
     cluster: int | tuple[int, ...] | None = None,
     move_inputs: bool = False,
     tile: tuple[int | None, ...] | int | None = None,
+    stream: Literal["caller"] | None = None,
     **jit_options: Any,
 ) -> Any:
     """Turn a kernel into a function that returns lazy operations.
@@ -374,6 +367,9 @@ def launcher(
         tile: of an output that is passed whole, what a block computes: an extent for each axis,
             or None for all of it. The kernel counts its blocks, x first: those that are too many
             for y or z lie in a row.
+        stream: "caller": a launch whose arrays are all of one other library, such as PyTorch, goes
+            onto the current stream of that library. `kernel(...).async_on()` enqueues it there, in
+            order with the library's own calls, and also where the library captures a graph.
 
     Raises:
         LauncherError: the annotations contradict the kernel's code, or the object is not a kernel.
@@ -393,7 +389,8 @@ def launcher(
             )
         check_kernel(kernel)
         return Launcher(
-            kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs, tile
-        )
+            kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs, tile,
+            stream,
+        )  # fmt: skip
 
     return decorate if function is None else decorate(function)

@@ -17,6 +17,7 @@ from numbasync.arguments import as_whole, shown
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Dim3
 from numbasync.backend.shared_layout import SharedLayout
+from numbasync.device import stream as streams
 from numbasync.device.device import Device
 from numbasync.device.stream import Stream
 from numbasync.errors import LaunchError
@@ -34,6 +35,7 @@ from numbasync.launch.tile_kernels import are_mapped, with_tiles
 from numbasync.launch.variants import Kernel, Keys
 from numbasync.memo import Memo
 from numbasync.native import known
+from numbasync.ops.run import describe
 from numbasync.tensors.partition import Partition
 
 # Per kernel; the memo is cleared when a program that keeps launching new shapes exceeds it.
@@ -302,6 +304,23 @@ def whole_bytes(value: Any, kernel: str) -> int:
             f"{shown(value)}."
         )
     return number
+
+
+def named_stream(value: Any, kernel: str) -> Stream | None:
+    """The stream in a call's brackets; None for 0, the policy's choice.
+
+    Raises:
+        LaunchError: the value is no stream.
+    """
+    if isinstance(value, int) and not value:
+        return None
+    stream = value if isinstance(value, Stream) else streams.of_another_library(value, None)
+    if stream is None:
+        raise LaunchError(
+            f"kernel {kernel}: the stream is a na.Stream or one of another library, or 0 "
+            f"for the policy's; not {describe(value)}."
+        )
+    return stream
 
 
 def jit_options(dispatcher: Any) -> dict[str, Any]:

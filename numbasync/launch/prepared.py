@@ -41,8 +41,8 @@ class PreparedLaunch(Public):
     """
 
     __slots__ = (
-        "_config", "_form", "_launcher", "_numbers", "_parts", "_plan", "_positions", "_tensors",
-        "_values",
+        "_config", "_form", "_launch_class", "_launcher", "_numbers", "_parts", "_plan",
+        "_positions", "_tensors", "_values",
     )  # fmt: skip
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
@@ -59,7 +59,8 @@ class PreparedLaunch(Public):
                     f"kernel {launcher.label}: prepare takes values, and {', '.join(lazy)} is an "
                     "operation, which runs once. Await it first, and prepare its value."
                 )
-        launch = Launch(launcher, values, config)
+        self._launch_class: Any = Launch if config.stream is not None else launcher.launch_class
+        launch = self._launch_class(launcher, values, config)
         launch.suppress_warning()
         self._launcher = launcher
         self._values = values
@@ -110,13 +111,14 @@ class PreparedLaunch(Public):
                     changed[i] = value
             values = tuple(changed)
         if form is None or not is_known:
-            launch = Launch(self._launcher, values, self._config)
+            launch: Launch = self._launch_class(self._launcher, values, self._config)
             launch._site = site
             return launch
-        return Launch.known(
+        known: Launch = self._launch_class.known(
             self._launcher, values, self._config, form, (self._tensors, self._parts),
             self._plan or self._find_plan(), site,
         )  # fmt: skip
+        return known
 
     def _find_plan(self) -> tuple[protocols.Device, Plan] | None:
         """The plan for the device of the arguments, if an operation has made it."""

@@ -130,7 +130,7 @@ def claimed(op: Any) -> Any:
     return op
 
 
-def async_on(op: Operation[T], stream: AnyStream) -> T:
+def async_on(op: Operation[T], stream: AnyStream | None) -> T:
     """Enqueue `op` and return its value; device data is valid in the order of `stream` only."""
     value = enqueued(op, stream)[1]
     check_there(value, "async_on")
@@ -138,7 +138,7 @@ def async_on(op: Operation[T], stream: AnyStream) -> T:
 
 
 def enqueued(
-    op: Operation[T], stream: AnyStream, pool: MemoryPool | None = None
+    op: Operation[T], stream: AnyStream | None, pool: MemoryPool | None = None
 ) -> tuple[Submission, T]:
     """`async_on` that also returns the submission. The stream reports the submission's error.
 

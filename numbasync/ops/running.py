@@ -45,8 +45,13 @@ class Runs:
         return run.sync_on(self, stream)
 
     @compiled
-    def async_on(self: Operation[T], stream: AnyStream) -> T:
-        """Enqueue on `stream` and return the value; device data is valid in stream order only."""
+    def async_on(self: Operation[T], stream: AnyStream | None = None) -> T:
+        """Enqueue on `stream` and return the value; device data is valid in stream order only.
+
+        Args:
+            stream: None for the one that the operation names, as `kernel[grid, block, stream]`
+                does.
+        """
         return run.async_on(self, stream)
 
     def schedule(self: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:

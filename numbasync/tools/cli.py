@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
             "launch",
             "await",
             "flight",
+            "interop",
             "alloc",
             "copy",
             "graph",
@@ -103,10 +104,10 @@ def _parser() -> argparse.ArgumentParser:
             "cpu",
         ],
         help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
-        "once; alloc: new arrays; copy: uploads and downloads; graph: replays; batch: "
-        "command batches; kernels: plain kernels on large arrays; devices: copies between two "
-        "GPUs; all: these nine, in one process; dask: tasks of a cluster; cpu: what kernels cost "
-        "without a GPU",
+        "once; interop: other libraries' arrays; alloc: new arrays; copy: uploads and downloads; "
+        "graph: replays; batch: command batches; kernels: plain kernels on large arrays; devices: "
+        "copies between two GPUs; all: these ten, in one process; dask: tasks of a cluster; cpu: "
+        "what kernels cost without a GPU",
     )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -25,12 +25,16 @@ import numpy as np
 import pytest
 
 from numbasync import native
+from numbasync.backend import array_protocols
+from numbasync.backend.array_readers import reader_of
+from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cpu.runtime.array import CpuArray
 from numbasync.backend.cpu.runtime.device import CpuDevice
 from numbasync.backend.cpu.runtime.memory import CpuMemory, CpuPool
 from numbasync.backend.protocols import ArrayKey, CompletionPath, Waker, Work, counters
 from numbasync.device.device import Device, devices, use_device
-from numbasync.errors import DeviceLostError, DriverError, DTypeError
+from numbasync.errors import DeviceLostError, DriverError, DTypeError, StateError
+from numbasync.tensors import quick_import
 
 NOT_READY, LOST = 600, 700
 FILLS = ("cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async")
@@ -89,7 +93,12 @@ def library() -> ctypes.CDLL:
     driver.null_launch.restype = ctypes.POINTER(Launched)
     driver.null_launch.argtypes = [ctypes.c_uint64]
     driver.null_filled.restype = driver.null_peer.restype = ctypes.POINTER(ctypes.c_uint64)
-    driver.null_replayed.restype = ctypes.c_uint64
+    driver.null_replayed.restype = driver.null_waited.restype = ctypes.c_uint64
+    driver.null_wait.restype = ctypes.POINTER(ctypes.c_uint64)
+    driver.null_capture.argtypes = [ctypes.c_void_p]
+    driver.cuEventRecord.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    driver.cuStreamWaitEvent.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
+    driver.cuStreamIsCapturing.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     for name in ("null_hold", "null_pass", "cuStreamQuery", "cuStreamSynchronize"):
         getattr(driver, name).argtypes = [ctypes.c_void_p, ctypes.c_int][
             : 1 + (name == "null_hold")
@@ -110,6 +119,13 @@ def launches(first: int = 0) -> list[Launched]:
         Launched.from_buffer_copy(driver.null_launch(i).contents)
         for i in range(first, driver.null_launched())
     ]
+
+
+def waits() -> list[tuple[int, int]]:
+    """Each wait by an event: the stream, and the one that it waits for."""
+    driver = library()
+    pairs = (driver.null_wait(i) for i in range(driver.null_waited()))
+    return [(pair[0], pair[1]) for pair in pairs]
 
 
 def error_of(result: int, call: str) -> Exception:
@@ -239,6 +255,18 @@ class Record:
         return result
 
 
+def new_record(work: Work, number: int) -> Any:
+    """A record of launches on the stream of that handle."""
+    kernel: Any = work.executable
+    layout = kernel.buffer_layout
+    if not native.core.is_on():
+        return Record(work, number)
+    return native.core.LaunchRecord(
+        kernel.function, work.grid, work.block, work.shared_bytes, number, layout.nbytes,
+        layout.parts, work.constants,
+    )  # fmt: skip
+
+
 # --- streams ---
 
 
@@ -292,15 +320,7 @@ class CudaStream:
         counters.launches += 1
 
     def record_of(self, work: Work) -> Any:
-        kernel: Any = work.executable
-        layout = kernel.buffer_layout
-        if native.core.is_on():
-            self.records[work] = native.core.LaunchRecord(
-                kernel.function, work.grid, work.block, work.shared_bytes, self._number,
-                layout.nbytes, layout.parts, work.constants,
-            )  # fmt: skip
-        else:
-            self.records[work] = Record(work, self._number)
+        self.records[work] = new_record(work, self._number)
         return self.records[work]
 
     def open(self) -> NullQueue:
@@ -352,6 +372,22 @@ class CudaStream:
     def wait(self, event: NullEvent) -> None:
         self.device.waits.append((self._number, event.stream))
         library().null_pass(event.stream)
+
+    def put_behind(self, other: int) -> None:
+        status = ctypes.c_int()
+        if other == self._number:
+            return
+        library().cuStreamIsCapturing(other, ctypes.addressof(status))
+        if status.value:
+            raise StateError(f"the stream {other:#x} is captured")
+        result = library().cuStreamQuery(other)
+        if result == NOT_READY:
+            event = self.device.events.take()
+            result = library().cuEventRecord(event, other)
+            result = result or library().cuStreamWaitEvent(self._number, event, 0)
+            self.device.events.numbers.append(event)
+        if result:
+            fail(result, "cuStreamWaitEvent")
 
     def hold(self) -> Callable[[], None]:
         self._gates += 1
@@ -437,6 +473,18 @@ class ExecutableGraph:
         self.checks, self.number = (), 5
 
 
+class Events:
+    """Handles of events, as `waits.SpareEvents`."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.made = 0
+
+    def take(self) -> int:
+        self.made += not self.numbers
+        return self.numbers.pop() if self.numbers else self.made
+
+
 class NullDevice(CpuDevice):
     """The backend's device: memory of the host, and streams of the null driver."""
 
@@ -449,6 +497,8 @@ class NullDevice(CpuDevice):
         self.waits: list[tuple[int, int]] = []  # a stream, and the one that it waited for
         self.kernels: dict[int, NullKernel] = {}
         self.context = 0x100 * ordinal
+        self.events = Events()
+        self.launches_elsewhere: dict[Any, Any] = {}
 
     def new_stream(self, priority: int) -> Any:
         self.streams += 1
@@ -464,6 +514,9 @@ class NullDevice(CpuDevice):
         return NullEvent()
 
     def array(self, memory: Any, offset: Any, shape: Any, strides: Any, dtype: Any) -> CudaArray:
+        if isinstance(memory, Borrowed):  # a handle has no hold on the memory, as on a GPU
+            at: Any = (ctypes.c_char * memory.nbytes).from_address(memory.address)
+            return CudaArray(np.ndarray(shape, dtype, at, offset, strides))
         return CudaArray(super().array(memory, offset, shape, strides, dtype).array)
 
     def compile(self, dispatcher: Any, keys: Any) -> Any:
@@ -474,6 +527,34 @@ class NullDevice(CpuDevice):
 
     def graph(self, commands: Any) -> Any:
         return ExecutableGraph()
+
+    def is_captured(self, number: int) -> bool:
+        status = ctypes.c_int()
+        library().cuStreamIsCapturing(number, ctypes.addressof(status))
+        return bool(status.value)
+
+    def launch_at(self, number: int, work: Work, args: list[Any]) -> bool:
+        enter(self)
+        result = self.launches_elsewhere.setdefault((work, number), new_record(work, number)).run(
+            args
+        )
+        if result:
+            fail(result, "cuLaunchKernel")
+        counters.launches += 1
+        return True
+
+    def foreign(self, obj: object) -> Any:
+        reader = reader_of(type(obj))
+        reading = None if reader is None or reader.may_be_readonly else reader.read(obj)
+        if reader is None or reading is None:
+            if array_protocols.place(obj) == (2, self.ordinal):
+                array_protocols.read_dlpack(obj, stream=-1)
+            return super().foreign(obj)
+        export = array_protocols.exported(
+            obj, reading.address, reading.shape, reading.strides, reading.dtype, False,
+            reader.library.keep(obj),
+        )  # fmt: skip
+        return Borrowed.exported(reader, reading, export, None)
 
     def quiesce(self) -> None:
         """Nothing runs by itself."""
@@ -495,7 +576,10 @@ def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> No
 
 def _connect() -> None:
     driver = library()
-    own = "cuLaunchKernel cuStreamQuery cuStreamSynchronize cuGraphLaunch cuCtxGetCurrent"
+    own = (
+        "cuLaunchKernel cuStreamQuery cuStreamSynchronize cuGraphLaunch cuCtxGetCurrent "
+        "cuEventRecord cuStreamWaitEvent cuStreamIsCapturing"
+    )
     names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2", "cuMemcpyPeerAsync", *FILLS)}
     names |= dict.fromkeys(COPIES, COPIES[0])
     addresses = {
@@ -514,8 +598,10 @@ def null_device() -> Iterator[Device]:
     backend = NullDevice(99)
     try:
         with use_device(Device(backend)) as device:
+            quick_import._gpus[99] = device
             yield device
     finally:
+        quick_import._gpus.pop(99, None)
         driver.null_reset()
         backend._engine.stop()
         if devices("cuda"):  # their driver, again

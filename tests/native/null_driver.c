@@ -25,6 +25,9 @@ static struct { uint64_t stream; volatile uint32_t *word; uint32_t number; } wri
 static int waiting;  /* of `writes` */
 static struct { uint64_t stream; int held; uint64_t pending; } streams[STREAMS];
 static struct { int result, skip, times; } next;
+static uint64_t waits[STREAMS][2], waited;  /* a stream, and the one that it waits for */
+static uint64_t events[STREAMS];  /* the stream that each was recorded on */
+static uint64_t captured;  /* a stream that another library captures */
 
 static int result_of_call(void) {
     if (next.result == 0 || next.skip-- > 0 || next.times == 0) return 0;
@@ -152,6 +155,32 @@ int cuStreamQuery(void *stream) {
     return result;
 }
 
+int cuEventRecord(void *event, void *stream) {
+    pthread_mutex_lock(&lock);
+    int result = result_of_call();
+    if (result == 0) events[(uintptr_t)event % STREAMS] = (uintptr_t)stream;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    int result = result_of_call();
+    if (result == 0) {
+        uint64_t *at = waits[waited++ % STREAMS];
+        at[0] = (uintptr_t)stream;
+        at[1] = events[(uintptr_t)event % STREAMS];
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuStreamIsCapturing(void *stream, int *status) {
+    *status = captured != 0 && captured == (uintptr_t)stream;
+    return 0;
+}
+
 int cuStreamSynchronize(void *stream) {
     pthread_mutex_lock(&lock);
     int result = result_of_call();
@@ -187,6 +216,12 @@ void null_fail_once(int result, int skip) {
     next.times = 1;
 }
 
+uint64_t null_waited(void) { return waited; }
+
+uint64_t *null_wait(uint64_t i) { return waits[i % STREAMS]; }
+
+void null_capture(void *stream) { captured = (uintptr_t)stream; }
+
 uint64_t null_launched(void) { return launched; }
 
 uint64_t null_others(void) { return others; }
@@ -201,7 +236,7 @@ Launch *null_launch(uint64_t i) { return &launches[i % LAUNCHES]; }
 
 void null_reset(void) {
     pthread_mutex_lock(&lock);
-    launched = others = waiting = next.result = next.skip = 0;
+    launched = others = waiting = next.result = next.skip = waited = captured = 0;
     memset(streams, 0, sizeof streams);
     pthread_mutex_unlock(&lock);
 }

@@ -169,6 +169,7 @@ def test_another_librarys_array_is_ordered_after_its_work(null: na.Device, on: b
 
     class Source:
         export = SimpleNamespace(readonly=False)
+        is_nonblocking = False
 
         def order(self, stream: Any) -> None:
             ordered.append(stream)
@@ -177,8 +178,11 @@ def test_another_librarys_array_is_ordered_after_its_work(null: na.Device, on: b
     z = na.zeros(8).sync_on(stream)
     add_one(z).sync_on(stream)
     z.source = Source()  # type: ignore[assignment]  # as `na.from_dlpack` has one
-    add_one(z).async_on(stream)
-    assert len(ordered) == 1
+    for is_nonblocking in (False, True):  # by the steps, and by the fast call
+        Source.is_nonblocking = is_nonblocking
+        ordered.clear()
+        add_one(z).async_on(stream)
+        assert ordered == [stream.backend]
     z.source = None
 
 

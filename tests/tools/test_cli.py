@@ -150,7 +150,7 @@ def test_bench_launch(
 
 
 def test_bench_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for what in ("launch", "await", "flight", "alloc", "copy", "all", "cpu"):
+    for what in ("launch", "await", "flight", "interop", "alloc", "copy", "all", "cpu"):
         assert "3 rounds or more" in one_line(["bench", what, "--repeats", "1"], capsys)
     assert "--device cuda" in one_line(["bench", "cpu", "--device", "cuda"], capsys)
     assert "in no case's name" in one_line(["bench", "cpu", "--only", "nothing"], capsys)

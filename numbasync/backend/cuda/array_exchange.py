@@ -2,7 +2,8 @@
 
 Order between two libraries is kept by streams alone. A library that exports by DLPack is asked
 to order a stream of numbasync behind its current one. A library with `__cuda_array_interface__`
-names the stream behind which the stream of numbasync must be ordered.
+names the stream behind which the stream of numbasync must be ordered. A library with a quick reader
+is asked which one its current stream is.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
-
-from numba.core import config
 
 from numbasync.backend import array_protocols
 from numbasync.backend.array_protocols import Exported
-from numbasync.backend.cuda.driver import cu, enter, fail
+from numbasync.backend.array_readers import (
+    LEGACY,
+    ArrayView,
+    Reader,
+    default_stream_of_numba,
+    reader_of,
+)
+from numbasync.backend.borrowed import Borrowed
+from numbasync.backend.cuda.driver import cu, enter
 from numbasync.backend.cuda.memory import CudaMemory
+from numbasync.backend.cuda.waits import is_captured, put_behind, record, wait
 from numbasync.errors import OperationError
 from numbasync.layout import is_bfloat16
 
@@ -28,28 +36,12 @@ if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu
     from numbasync.backend.cuda.stream import CudaStream
 
-# The default streams, as the driver and both protocols write them.
-LEGACY, PER_THREAD = 1, 2
-
-
-def _put_behind(device: Gpu, handle: int, other: int) -> None:
-    """Order later work of stream `handle` after the work that `other` holds now."""
-    if handle != other:
-        event = device.new_event(timing=False)
-        _record(event, other)
-        _wait(handle, event)
-
 
 def _put_behind_producer(device: Gpu, handle: int, array: Any) -> None:
     """Order later work of stream `handle` after what the array's library has enqueued."""
     producer = _producer(array, array.__cuda_array_interface__)
-    if producer in (LEGACY, PER_THREAD):
-        # Mostly idle, and no library captures it: a query costs less than an event.
-        (result,) = cu.cuStreamQuery(cu.CUstream(producer))
-        if not result:
-            return
     if producer:
-        _put_behind(device, handle, producer)
+        put_behind(device, handle, producer)
 
 
 def _producer(array: Any, interface: Mapping[str, Any]) -> int | None:
@@ -60,20 +52,8 @@ def _producer(array: Any, interface: Mapping[str, Any]) -> int | None:
     """
     stream = interface.get("stream")
     if stream is None and type(array).__module__.startswith("numba."):
-        return PER_THREAD if config.CUDA_PER_THREAD_DEFAULT_STREAM else LEGACY
+        return default_stream_of_numba()
     return None if stream is None else int(stream)
-
-
-def _record(event: CudaEvent, handle: int) -> None:
-    (result,) = cu.cuEventRecord(event.handle, cu.CUstream(handle))
-    if result:
-        fail(result, "cuEventRecord")
-
-
-def _wait(handle: int, event: CudaEvent) -> None:
-    (result,) = cu.cuStreamWaitEvent(cu.CUstream(handle), event.handle, 0)
-    if result:
-        fail(result, "cuStreamWaitEvent")
 
 
 class Bridges:
@@ -105,9 +85,14 @@ class Bridges:
         (result,) = cu.cuStreamQuery(cu.CUstream(handle))
         if not result:
             return None
-        event: CudaEvent = self._device.new_event(timing=False)
-        _record(event, handle)
-        return event
+        return _marked(self._device, handle)
+
+
+def _marked(device: Gpu, handle: int) -> CudaEvent:
+    """A new event at the present point of a stream."""
+    event: CudaEvent = device.new_event(timing=False)
+    record(int(event.handle), handle)
+    return event
 
 
 class ForeignMemory(CudaMemory):
@@ -121,8 +106,9 @@ class ForeignMemory(CudaMemory):
 
 
 class CudaForeign:
-    """An array of another library in a GPU's memory."""
+    """An array of another library in a GPU's memory, by a protocol."""
 
+    is_nonblocking = False
     __slots__ = ("_array", "_by_dlpack", "_device", "_mark", "export", "memory")
 
     def __init__(
@@ -148,15 +134,19 @@ class CudaForeign:
             if mark.query():
                 self._mark = None
             else:
-                _wait(handle, mark)
+                wait(handle, int(mark.handle))
         if self._by_dlpack:
             array_protocols.capsule(self._array, stream=handle)
             return
         _put_behind_producer(self._device, handle, self._array)
 
 
-def find(device: Gpu, obj: Any) -> CudaForeign | None:
+def find(device: Gpu, obj: Any) -> CudaForeign | Borrowed | None:
     """The array that `obj` exports, if the array is in this GPU's memory; else None."""
+    reader = reader_of(type(obj))
+    reading = None if reader is None or reader.may_be_readonly else reader.read(obj)
+    if reader is not None and reading is not None:
+        return _by_reader(device, obj, reader, reading)
     place = array_protocols.place(obj)
     if place is None or place[0] not in array_protocols.GPU:
         return None
@@ -170,6 +160,22 @@ def find(device: Gpu, obj: Any) -> CudaForeign | None:
     return CudaForeign(device, obj, export, device.bridges.mark(bridge), True)
 
 
+def _by_reader(device: Gpu, obj: Any, reader: Reader, reading: ArrayView) -> Borrowed | None:
+    if reading.ordinal != device.ordinal:
+        return None
+    export = array_protocols.exported(
+        obj, reading.address, reading.shape, reading.strides, reading.dtype, False,
+        reader.library.keep(obj),
+    )  # fmt: skip
+    enter(device)
+    # The library's current stream may have changed when work is enqueued here. What a stream holds
+    # that is captured is no work yet.
+    stream = cu.CUstream(reading.stream)
+    is_behind = is_captured(stream) or not cu.cuStreamQuery(stream)[0]
+    mark = None if is_behind else _marked(device, reading.stream)
+    return Borrowed.exported(reader, reading, export, mark)
+
+
 def _by_interface(device: Gpu, obj: Any) -> CudaForeign | None:
     interface = obj.__cuda_array_interface__
     export = array_protocols.read_interface(obj, interface)
@@ -179,8 +185,7 @@ def _by_interface(device: Gpu, obj: Any) -> CudaForeign | None:
     mark = None
     producer = _producer(obj, interface)
     if producer:
-        mark = device.new_event(timing=False)
-        _record(mark, producer)
+        mark = _marked(device, producer)
     return CudaForeign(device, obj, export, mark, False)
 
 
@@ -230,7 +235,9 @@ class CudaExport:
         self._memory = memory
         self._keep = keep
 
-    def interface(self, after: Sequence[CudaStream], source: CudaForeign | None) -> dict[str, Any]:
+    def interface(
+        self, after: Sequence[CudaStream], source: CudaForeign | Borrowed | None
+    ) -> dict[str, Any]:
         if is_bfloat16(self._array.dtype):  # a library that also reads DLPack then does that
             raise AttributeError(
                 "a tensor of bfloat16 has no __cuda_array_interface__, which has no name for it.\n"
@@ -247,15 +254,20 @@ class CudaExport:
         return self._array.cuda_array_interface(handle, _readonly(source))
 
     def _put_behind(
-        self, handle: int, after: Sequence[CudaStream], source: CudaForeign | None
+        self, handle: int, after: Sequence[CudaStream], source: CudaForeign | Borrowed | None
     ) -> None:
         enter(self._device)
+        device = self._device
         for stream in after:
-            _put_behind(self._device, handle, int(stream.handle))
-        if source is not None:
+            put_behind(device, handle, int(stream.handle))
+        if isinstance(source, Borrowed):
+            source.follow(
+                partial(put_behind, device, handle), lambda mark: wait(handle, int(mark.handle))
+            )
+        elif source is not None:
             source.follow(handle)
 
-    def _view(self, source: CudaForeign | None) -> Any:
+    def _view(self, source: CudaForeign | Borrowed | None) -> Any:
         from cuda.core.utils import StridedMemoryView
 
         enter(self._device)
@@ -271,7 +283,7 @@ class CudaExport:
     def dlpack(
         self,
         after: Sequence[CudaStream],
-        source: CudaForeign | None,
+        source: CudaForeign | Borrowed | None,
         stream: int | None,
         max_version: tuple[int, int] | None,
         dl_device: tuple[int, int] | None,
@@ -295,5 +307,5 @@ class CudaExport:
         return array_protocols.of_bfloat16(made) if is_bfloat16(self._array.dtype) else made
 
 
-def _readonly(source: CudaForeign | None) -> bool:
+def _readonly(source: CudaForeign | Borrowed | None) -> bool:
     return source is not None and source.export.readonly

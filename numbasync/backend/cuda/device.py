@@ -17,6 +17,7 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
+from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda import (
     array_exchange,
     fast_calls,
@@ -47,6 +48,7 @@ from numbasync.backend.cuda.resources import peaks_of
 from numbasync.backend.cuda.stream import CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.tensor_maps import CudaTensorMap, TensorMaps
+from numbasync.backend.cuda.waits import SpareEvents, is_captured
 from numbasync.backend.device_facts import TensorCores
 from numbasync.backend.protocols import (
     Checks,
@@ -56,6 +58,7 @@ from numbasync.backend.protocols import (
     Formula,
     Limits,
     Peaks,
+    Work,
 )
 from numbasync.errors import CallerError
 from numbasync.memo import Memo
@@ -118,6 +121,9 @@ class CudaDevice:
         self.copiers = Copiers(self)
         self.formulas = FormulaKernels(self)
         self.bridges = Bridges(self)
+        self.events = SpareEvents(self)
+        # Records of launches on streams of other libraries, by work and handle.
+        self.launches_elsewhere = Memo[tuple[Work, int], Any](launch_records.MOST)
         self.peers = Peers(self)
         self.capture_streams = CaptureStreams(self)
         self.capturing = threading.RLock()  # held while a graph is being made
@@ -222,6 +228,13 @@ class CudaDevice:
     def foreign_event(self, number: int) -> ForeignCudaEvent:
         return ForeignCudaEvent(self, number)
 
+    def is_captured(self, number: int) -> bool:
+        enter(self)
+        return is_captured(cu.CUstream(number))
+
+    def launch_at(self, number: int, work: Work, args: list[Any]) -> bool:
+        return launch_records.launch_at(self, self.launches_elsewhere, number, work, args)
+
     def new_pool(self) -> CudaPool:
         _ = self.idle_stream, self.stream_behind_default  # created now, not by a finaliser
         return CudaPool(self)
@@ -268,7 +281,7 @@ class CudaDevice:
     def tensor_map(self, array: CudaArray, box: tuple[int, ...], swizzle: int) -> CudaTensorMap:
         return self._tensor_maps.encode(array, box, swizzle)
 
-    def foreign(self, obj: object) -> CudaForeign | None:
+    def foreign(self, obj: object) -> CudaForeign | Borrowed | None:
         return array_exchange.find(self, obj)
 
     def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaExport:

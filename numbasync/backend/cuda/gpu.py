@@ -54,6 +54,9 @@ class Gpu(Protocol):
     def bridges(self) -> Any: ...
 
     @property
+    def events(self) -> Any: ...
+
+    @property
     def peers(self) -> Any: ...
 
     @property

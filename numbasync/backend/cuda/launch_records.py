@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync.backend.counters import counters
 from numbasync.backend.cuda import fast_calls
-from numbasync.backend.cuda.driver import cu, fail
+from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.protocols import Work
+from numbasync.memo import Memo
 from numbasync.native import core
 
 if TYPE_CHECKING:
+    from numbasync.backend.cuda.gpu import Gpu
     from numbasync.backend.cuda.kernels import CudaExecutable
 
 MOST = 1024  # records of one stream; a program that always launches new shapes starts over
@@ -74,6 +76,29 @@ def record(work: Work, stream: int) -> Any:
     return None if calls is None else Record(work, stream, calls)
 
 
+def launch_at(
+    device: Gpu, records: Memo[tuple[Work, int], Any], number: int, work: Work, args: list[Any]
+) -> bool:
+    """Launch by a record, which is kept in `records`, on another library's stream; whether there
+    can be such a record, and the arguments fit. The caller serialises launches.
+    """
+    enter(device)
+    prepared = records.get((work, number))
+    if prepared is None:
+        prepared = record(work, number)
+        if prepared is None:
+            return False
+        records[work, number] = prepared
+    try:
+        result = prepared.run(args)
+    except (struct.error, OverflowError):
+        return False
+    if result:
+        fail(cu.CUresult(result), "cuLaunchKernel")
+    counters.launches += 1
+    return True
+
+
 @cache
 def connect() -> None:
     """Hand the driver's functions to the core, if it is there, once there is a driver."""
@@ -84,6 +109,7 @@ def connect() -> None:
         "cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize", "cuStreamWriteValue32_v2",
         "cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async", "cuMemcpyHtoDAsync_v2",
         "cuMemcpyDtoHAsync_v2", "cuMemcpyPeerAsync", "cuGraphLaunch", "cuCtxGetCurrent",
+        "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing",
     )  # fmt: skip
     addresses = {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names}
     core.use_driver(addresses, _fail, counters)

@@ -22,6 +22,7 @@ from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.launch_records import MOST, record
 from numbasync.backend.cuda.peers import copy_peer
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
+from numbasync.backend.cuda.waits import put_behind
 from numbasync.backend.protocols import Formula, Waker, Work, counters
 from numbasync.errors import DTypeError
 from numbasync.memo import Memo
@@ -304,6 +305,11 @@ class CudaStream:
         (result,) = cu.cuStreamWaitEvent(self.handle, event.handle, 0)
         if result:
             fail(result, "cuStreamWaitEvent")
+
+    @compiled
+    def put_behind(self, other: int) -> None:
+        """Order later work behind the present work of another library's stream."""
+        put_behind(self.device, self._number, other)
 
     def hold(self) -> Callable[[], None]:
         enter(self.device)

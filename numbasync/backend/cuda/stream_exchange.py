@@ -16,6 +16,7 @@ from cuda.core import Stream as CoreStream
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, fail
 from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.stream import CudaStream
+from numbasync.backend.cuda.waits import is_captured
 from numbasync.backend.protocols import Waker
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 LEGACY = int(cu.CU_STREAM_LEGACY)
 PER_THREAD = int(cu.CU_STREAM_PER_THREAD)
-_IMPLICIT = int(cu.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
 
 
 def identity_of(number: int) -> int | None:
@@ -46,7 +46,7 @@ def identity_of(number: int) -> int | None:
             "device.new_stream()."
         )
     handle = cu.CUstream(number)
-    if _is_captured(handle):
+    if is_captured(handle):
         raise _captured(number)
     result, identity = cu.cuStreamGetId(handle)
     if result:
@@ -85,17 +85,6 @@ def ordinal_of(number: int) -> int:
     return int(device)
 
 
-def _is_captured(handle: Any) -> bool:
-    """Whether a library captures the stream for a graph. For a default stream, the GPU's context
-    must be current.
-    """
-    result, status = cu.cuStreamIsCapturing(handle)
-    if result:
-        # During a capture on a blocking stream, the legacy default stream cannot be used.
-        return int(result) == _IMPLICIT
-    return int(status) != int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
-
-
 def _captured(number: int) -> StateError:
     return StateError(
         f"another library captures the stream {number:#x} for a graph of its own, and work of "
@@ -113,7 +102,7 @@ class ForeignCudaStream(CudaStream):
 
     def is_captured(self) -> bool:
         enter(self.device)
-        return _is_captured(self.handle)
+        return is_captured(self.handle)
 
     def check_not_captured(self) -> None:
         if self.is_captured():
@@ -130,6 +119,10 @@ class ForeignCudaStream(CudaStream):
     def wait(self, event: Any) -> None:
         self.check_not_captured()
         super().wait(event)
+
+    def put_behind(self, other: int) -> None:
+        self.check_not_captured()
+        super().put_behind(other)
 
     def hold(self) -> Callable[[], None]:
         self.check_not_captured()

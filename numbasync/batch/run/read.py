@@ -1,4 +1,4 @@
-"""Reading values of a batch that has run."""
+"""ArrayView values of a batch that has run."""
 
 from __future__ import annotations
 

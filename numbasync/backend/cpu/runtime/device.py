@@ -27,7 +27,15 @@ from numbasync.backend.cpu.runtime.memory import CpuForeign, CpuHost, CpuMemory,
 from numbasync.backend.cpu.runtime.seeded import stepping
 from numbasync.backend.cpu.runtime.streams import CpuStream
 from numbasync.backend.cpu.runtime.workers import Engine
-from numbasync.backend.protocols import Checks, Command, CompletionPath, Formula, Peaks, counters
+from numbasync.backend.protocols import (
+    Checks,
+    Command,
+    CompletionPath,
+    Formula,
+    Peaks,
+    Work,
+    counters,
+)
 from numbasync.errors import DeviceMismatchError, DTypeError, OutOfDeviceMemoryError
 from numbasync.fork import in_child
 from numbasync.layout import is_bfloat16
@@ -87,6 +95,12 @@ class CpuDevice:
 
     def foreign_event(self, number: int) -> NoReturn:
         raise DeviceMismatchError(f"an event of CUDA cannot be one of cpu:{self.ordinal}.")
+
+    def is_captured(self, number: int) -> bool:
+        return False
+
+    def launch_at(self, number: int, work: Work, args: list[Any]) -> bool:
+        return False
 
     def new_event(self, timing: bool) -> CpuEvent:
         return CpuEvent()

@@ -49,6 +49,7 @@ class CpuForeign:
     """An array in host memory created by NumPy or another library, together with its memory."""
 
     __slots__ = ("bytes", "export", "nbytes")
+    is_nonblocking = True
 
     def __init__(self, export: Exported) -> None:
         self.export = export
