@@ -288,11 +288,11 @@ def await_fast(op):
         return (yield from python["awaiting_steps"](op, stream))
     put(submission, at_site, site_of_caller(0))
     number = get(submission, at_number)
-    if holds(submission, at_done, True) or has_passed_soon(stream, number):
+    if holds(submission, at_done, True) or has_passed_soon(stream, number, get(submission, at_name)):
         if is_turn_due():
             yield
     else:
-        yield from stream.wait_for_signal(number)
+        yield from stream.wait_longer(number, get(submission, at_name))
     if not holds(submission, at_error, None):
         submission.raise_error()
     if not is_verified(stream, number):

@@ -20,6 +20,7 @@ from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
 from numbasync.device.event import Event, EventPool
+from numbasync.device.latency import Latent
 from numbasync.device.limit_scope import InFlight as InFlight
 from numbasync.device.limit_scope import Limit, limits_here
 from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin, as_policy
@@ -37,7 +38,7 @@ MOST_PRIORITY = 2**31 - 1  # a driver takes 32 bits, and the nearest priority th
 
 
 @known
-class Device(Public):
+class Device(Latent, Public):
     """One GPU, or one virtual CPU device. Returned by `devices()`, never constructed.
 
     Attributes:

@@ -1,47 +1,148 @@
-"""An estimate of when the next wait ends, if it takes as long as the waits before."""
+"""When to poll for work whose last waits are known: times in, a decision out."""
 
 from __future__ import annotations
 
-import math
+import itertools
+
+from numbasync.memo import Memo
+from numbasync.native import known
+
+SHORT_S = 300e-6  # waits of at most this are polled throughout: to sleep and wake takes a fifth
+LATENESS_S = 100e-6  # of a timer, until its own lateness is known
+LATEST_S = 0.002  # timers that are later than this foresee nothing
+# Polls of work that nobody could foresee: a tenth of the time that has passed, at first.
+FIRST_PERIOD_S, PERIOD_S = 50e-6, 200e-6
+RING_S = 0.02  # what takes longer than was foreseen, and this long, also asks for a notification
 
 
-class LatencyEstimate:
-    """The durations of the last two waits for one stream, in seconds of the caller's clock."""
+def poll_period(elapsed: float) -> float:
+    """The seconds between two polls of work that nobody could foresee, `elapsed` after the start
+    of the wait: they take at most some percent of a processor.
+    """
+    return max(min(max(elapsed / 20, FIRST_PERIOD_S), PERIOD_S), elapsed / 5000)
 
-    __slots__ = ("_before", "_began", "_last")
 
-    LEAD_S = 0.0015  # event loops sleep whole milliseconds
-    WINDOW_S = 2 * LEAD_S
-    # Polling may cost at most 4 % of a processor during a wait, so shorter waits get no window.
-    SHORTEST = WINDOW_S / 0.04
-    # Sleeping and waking takes 0.13 ms: waits of at most SHORT_S are polled throughout.
-    SHORT_S = 0.0005
+def poll_time(seconds: float) -> float:
+    """How long a wait of about these `seconds` may poll without a pause."""
+    return min(0.3 * seconds, max(SHORT_S, 0.03 * seconds))
+
+
+@known
+class WaitEstimate:
+    """The durations of the last three waits for like work, of which two must be alike to foresee
+    the next one. All times are in seconds.
+
+    Attributes:
+        is_long: the last two waits were alike, and longer than what is polled throughout.
+    """
+
+    __slots__ = ("_high", "_is_sure", "_last", "_low", "is_long")
 
     def __init__(self) -> None:
-        self._began = 0.0
-        self._last = 0.0
-        self._before = math.inf
+        self._last: tuple[float, ...] = ()
+        self._low = self._high = 0.0  # of the two waits that were alike; 0: there are none
+        self._is_sure = False  # the last two were
+        self.is_long = False
 
-    def begin(self, now: float) -> None:
-        """Note the start of a wait, at `now`."""
-        self._began = now
+    def note(self, seconds: float) -> None:
+        """Note the duration of a wait."""
+        self._last = (*self._last[-2:], seconds)
+        self._low = self._high = 0.0
+        pairs = itertools.combinations(reversed(self._last), 2)  # the last two waits come first
+        for i, (one, other) in enumerate(pairs):
+            if abs(one - other) <= max(FIRST_PERIOD_S, 0.02 * one):
+                self._low, self._high = min(one, other), max(one, other)
+                self._is_sure = i == 0
+                break
+        else:
+            self._is_sure = False
+        self.is_long = self._is_sure and self._low > SHORT_S
 
-    def end(self, now: float) -> None:
-        """Note the end of the wait, at `now`, which is the start of a wait for work behind it."""
-        self._before, self._last = self._last, now - self._began
-        self._began = now
+    def window(self, lateness: float) -> tuple[float, float]:
+        """The seconds from the start of a wait between which polling pays; (0, 0): nothing is
+        known.
 
-    def begin_looking(self) -> float:
-        """The time from which to poll, for `WINDOW_S` seconds; infinity without a usable estimate:
-        the last wait was short, or the last two differed by more than `LEAD_S`.
+        Args:
+            lateness: of the timer that ends the sleep before.
         """
-        if self._last < self.SHORTEST or abs(self._last - self._before) > self.LEAD_S:
-            return math.inf
-        return self._began + self._last - self.LEAD_S
+        low, high = self._low, self._high
+        if not high:
+            return 0.0, 0.0
+        most = poll_time(low)
+        lead = min(lateness + 0.005 * low, 0.6 * most)
+        tail = FIRST_PERIOD_S + 0.01 * high
+        start = low - lead
+        return start, min(high + tail, start + 1.5 * most)
 
-    def patience(self) -> float:
-        """How many seconds to poll before sleeping: if the last two waits took at most `SHORT_S`,
-        the longer of them plus a quarter; else 0.
+    def seconds_until_poll(self, elapsed: float, lateness: float, spin: float) -> float:
+        """How long to sleep before the next poll, `elapsed` after the start of the wait; 0: poll
+        again at once.
+
+        Args:
+            lateness: as for `window`.
+            spin: how long a wait is polled of which nothing is known.
         """
-        longest = max(self._last, self._before)
-        return 1.25 * longest if longest <= self.SHORT_S else 0.0
+        start, end = self.window(lateness)
+        if elapsed < spin and not (self._is_sure and self._low > spin):
+            return 0.0
+        if not elapsed < end:
+            return poll_period(elapsed)
+        if elapsed >= start:
+            return 0.0
+        ahead = start - elapsed
+        if not self._is_sure:
+            return min(ahead, poll_period(elapsed))
+        # Work may also be done earlier than it was before.
+        return min(ahead, max(LATEST_S, ahead / 32))
+
+    def is_overdue(self, elapsed: float, lateness: float) -> bool:
+        """Whether nothing foresees when the work ends, or it should have ended."""
+        return elapsed >= self.window(lateness)[1]
+
+
+MOST_KINDS = 256  # of work whose last waits are known
+
+
+class LastWaits(Memo[str, WaitEstimate]):
+    """The last waits by kind of work, of work that has taken long once."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(MOST_KINDS)
+
+    def is_long(self, kind: str) -> bool:
+        """Whether work of this kind takes longer than what is polled throughout."""
+        estimate = self.get(kind)
+        return estimate is not None and estimate.is_long
+
+    def note(self, kind: str, seconds: float) -> None:
+        """Note how long a wait for work of this kind took."""
+        estimate = self.get(kind)
+        if estimate is None:
+            if seconds <= SHORT_S:
+                return
+            estimate = self[kind] = WaitEstimate()
+        estimate.note(seconds)
+
+
+class Lateness:
+    """How late timers wake this loop: the latest one, which fades."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = LATENESS_S
+
+    def note(self, seconds: float) -> None:
+        """Note that a timer was this late."""
+        self.seconds = max(seconds, self.seconds + (seconds - self.seconds) / 8)
+
+    def fade(self) -> None:
+        """Note a wait without timers: later ones are to try them again."""
+        self.note(0.0)
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether timers come too late to foresee anything, as where a thread computes."""
+        return self.seconds > LATEST_S

@@ -152,7 +152,7 @@ class DeviceFuture(Submitting[T], Public):
                     if submission.done:
                         yield from reactor.need_not_wait()
                     else:
-                        yield from submission.stream.wait(submission.sequence)
+                        yield from submission.stream.wait(submission.sequence, submission.name)
                     for copy_back in self._copy_backs:
                         yield from copy_back.wait()
                 except BaseException:

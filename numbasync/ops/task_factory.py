@@ -202,7 +202,9 @@ class _Created:
             if submission.done:
                 future.complete()
             else:
-                watcher.watch(submission.stream, submission.sequence, future, future.complete)
+                watcher.watch(
+                    submission.stream, submission.sequence, future, future.complete, submission.name
+                )
             del future
 
 
