@@ -53,7 +53,9 @@ cdef inline object value_of(object op):
 
 
 def try_enqueue(op, stream, signal, pool=None):
-    if on and not signal and pool is None and isa(stream, Stream):
+    if on and not signal and isa(stream, Stream) and (
+        pool is None or holds(get(stream, at_device), at_pool, pool)
+    ):
         return enqueued(op, stream) if op.has_fast_path else None
     return python["try_enqueue"](op, stream, signal, pool)
 

@@ -12,29 +12,29 @@ from numbasync.device.wait_estimate import Lateness
 
 
 class Alarm:
-    """The alarm of one loop. All methods must be called on that loop's thread."""
+    """The alarm of one loop. All methods must be called on that loop's thread.
 
-    __slots__ = ("_call", "_due_at", "_has_timers", "_timer", "lateness")
+    Attributes:
+        lateness: how late its timers are.
+        has_timers: whether there are such timers, as far as is known.
+    """
+
+    __slots__ = ("_call", "_due_at", "_timer", "has_timers", "lateness")
 
     def __init__(self) -> None:
         self.lateness = Lateness()
         self._timer: Timer | None = None
-        self._has_timers = True
+        self.has_timers = True
         self._due_at = math.inf  # infinity: not set
         self._call: Callable[[], None] | None = None
-
-    @property
-    def foresees(self) -> bool:
-        """Whether there are such timers, and they come in time."""
-        return self._has_timers and not self.lateness.is_useless
 
     def start(
         self, loop: asyncio.AbstractEventLoop, seconds: float, call: Callable[[], None]
     ) -> bool:
         """Call `call` so many seconds from now. False where there are no such timers."""
-        if self._timer is None and self._has_timers:
+        if self._timer is None and self.has_timers:
             self._timer = self._timer_of(loop)
-            self._has_timers = self._timer is not None
+            self.has_timers = self._timer is not None
         if self._timer is None:
             return False
         self._call = call

@@ -202,18 +202,22 @@ class Reactor:
         if not seconds and now - self._moved_at <= WATCHDOG_SECONDS:
             self._turn_soon(loop)
             return
-        # Without a timer, the notification alone ends the sleep.
+        # Without a timer, the notification alone ends the sleep: uvloop and asyncio sleep whole
+        # milliseconds.
         if asked and not self._ask_for_rings(loop, asked) and not is_timed:
             seconds = min(seconds, POLL_SECONDS)
         # While another thread computes, each driver call takes a switch interval. Work that has
         # completed meanwhile must not wait for a notification as well, so poll once more.
-        if self._settle() or self._has_reported(now) or self._settle() or not seconds:
+        asks_driver = asked or now - self._checked_at > WATCHDOG_SECONDS
+        if not seconds or (
+            asks_driver and (self._settle() or self._has_reported(now) or self._settle())
+        ):
             if self._queues:
                 self._turn_soon(loop)
             return
         self._sleeps += 1
         if not is_timed or not self._alarm.start(loop, seconds, self._turn):
-            self._next = loop.call_later(seconds, self._turn)
+            self._next = loop.call_later(max(seconds, POLL_SECONDS), self._turn)
 
     def _plan(self, now: float) -> tuple[float, bool, list[Watched]]:
         """The seconds until the next poll, 0: in the loop's next turn; whether a timer ends them;
@@ -225,12 +229,15 @@ class Reactor:
             spin, kind, elapsed = stream.spin_seconds, queue[0][3], now - self._began[stream]
             if spin == math.inf or (kind is None and spin):
                 return 0.0, False, []
-            if not spin or (not self._alarm.foresees and elapsed >= spin):
+            if not spin or (not self._alarm.has_timers and elapsed >= spin):
                 asked.append(stream)
                 continue
             estimate = self.last_waits.get(kind or "", _UNKNOWN)
             wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
-            if elapsed >= RING_S and estimate.is_overdue(elapsed, lateness.seconds):
+            if elapsed >= spin and (
+                lateness.is_long
+                or (elapsed >= RING_S and estimate.is_overdue(elapsed, lateness.seconds))
+            ):
                 asked.append(stream)
             if wait < seconds:
                 seconds, is_timed = wait, True
@@ -272,8 +279,6 @@ class Reactor:
             if kind is not None:
                 self.last_waits.note(kind, now - self._began[stream])
             self._began[stream] = now
-            if self._alarm.lateness.is_useless:
-                self._alarm.lateness.fade()
 
     def _fail(self, stream: Watched, error: Exception) -> None:
         """Pass the `error` of polling `stream` to its awaiters, which would wait for ever."""

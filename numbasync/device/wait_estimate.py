@@ -9,9 +9,10 @@ from numbasync.native import known
 
 SHORT_S = 300e-6  # waits of at most this are polled throughout: to sleep and wake takes a fifth
 LATENESS_S = 100e-6  # of a timer, until its own lateness is known
-LATEST_S = 0.002  # timers that are later than this foresee nothing
+LATEST_S = 0.002  # the lateness from which on a notification is asked for, too
 # Polls of work that nobody could foresee: a tenth of the time that has passed, at first.
 FIRST_PERIOD_S, PERIOD_S = 50e-6, 200e-6
+LONGEST_PERIOD_S = 0.002  # between polls before the work is due
 RING_S = 0.02  # what takes longer than was foreseen, and this long, also asks for a notification
 
 
@@ -93,7 +94,7 @@ class WaitEstimate:
         if not self._is_sure:
             return min(ahead, poll_period(elapsed))
         # Work may also be done earlier than it was before.
-        return min(ahead, max(LATEST_S, ahead / 32))
+        return min(ahead, max(LONGEST_PERIOD_S, ahead / 32))
 
     def is_overdue(self, elapsed: float, lateness: float) -> bool:
         """Whether nothing foresees when the work ends, or it should have ended."""
@@ -138,11 +139,9 @@ class Lateness:
         """Note that a timer was this late."""
         self.seconds = max(seconds, self.seconds + (seconds - self.seconds) / 8)
 
-    def fade(self) -> None:
-        """Note a wait without timers: later ones are to try them again."""
-        self.note(0.0)
-
     @property
-    def is_useless(self) -> bool:
-        """Whether timers come too late to foresee anything, as where a thread computes."""
+    def is_long(self) -> bool:
+        """Whether timers come so late that a notification may come earlier, as where another thread
+        computes, and keeps the interpreter lock.
+        """
         return self.seconds > LATEST_S

@@ -49,6 +49,7 @@ class Runs:
         """Enqueue on `stream` and return the value; device data is valid in stream order only."""
         return run.async_on(self, stream)
 
+    @compiled
     def schedule(self: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
         """A future on the policy's next stream; the work starts at its first await."""
         return run.schedule(self, policy)
