@@ -74,12 +74,12 @@ def await_future(self):
     number = get(submission, at_number)
     try:
         if holds(submission, at_done, True) or (
-            has_passed_soon(stream, number, get(submission, at_name))
+            has_passed_soon(stream, number, submission)
         ):
             if is_turn_due():
                 yield
         else:
-            yield from stream.wait_longer(number, get(submission, at_name))
+            yield from stream.wait_longer(number, submission)
     except BaseException:
         self._seen = True
         self.detach()

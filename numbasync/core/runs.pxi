@@ -290,11 +290,11 @@ def await_fast(op):
         return (yield from python["awaiting_steps"](op, stream))
     put(submission, at_site, site_of_caller(0))
     number = get(submission, at_number)
-    if holds(submission, at_done, True) or has_passed_soon(stream, number, get(submission, at_name)):
+    if holds(submission, at_done, True) or has_passed_soon(stream, number, submission):
         if is_turn_due():
             yield
     else:
-        yield from stream.wait_longer(number, get(submission, at_name))
+        yield from stream.wait_longer(number, submission)
     if not holds(submission, at_error, None):
         submission.raise_error()
     if not is_verified(stream, number):

@@ -229,15 +229,28 @@ cdef int check_after_failure(object stream) except -1:
     return 0
 
 
-def Waits_has_passed_soon(stream, sequence, kind):
+def kind_of(work):
+    cdef object site
+    if not on or not isa(work, Submission):
+        return python["kind_of"](work)
+    site = get(work, at_site)
+    if site is None:
+        return get(work, at_name)
+    return (
+        get(work, at_name), <uintptr_t>PyTuple_GET_ITEM(site, 0),
+        <object>PyTuple_GET_ITEM(site, 1),
+    )
+
+
+def Waits_has_passed_soon(stream, sequence, work):
     if not on or not isa(stream, Stream):
-        return python["Waits.has_passed_soon"](stream, sequence, kind)
-    return has_passed_soon(stream, sequence, kind)
+        return python["Waits.has_passed_soon"](stream, sequence, work)
+    return has_passed_soon(stream, sequence, work)
 
 
-cdef bint has_passed_soon(object stream, object sequence, object kind) except -1:
+cdef bint has_passed_soon(object stream, object sequence, object work) except -1:
     """`Waits.has_passed_soon`."""
-    cdef object loop, watcher, number, queue, estimate
+    cdef object loop, watcher, number, queue, waits, estimate = None
     cdef DriverStream calls
     cdef bint is_idle
     if advance(stream) >= <int64_t>sequence:
@@ -245,14 +258,16 @@ cdef bint has_passed_soon(object stream, object sequence, object kind) except -1
     loop = get_running_loop()
     watcher = getattr(loop, "_numbasync_reactor", None)
     if watcher is None:
-        return python["Waits.has_passed_soon"](stream, sequence, kind)
+        return python["Waits.has_passed_soon"](stream, sequence, work)
     running = current_task(loop)
     if <uintptr_t>get(watcher, at_last_task) != <uintptr_t><PyObject*>running:
         put(watcher, at_last_task, <uintptr_t><PyObject*>running)
         return False
     if not holds(watcher, at_turning, False) or not holds(watcher, at_is_crowded, False):
         return False
-    estimate = found(get(watcher, at_last_waits), kind)
+    waits = get(watcher, at_last_waits)
+    if PyDict_Size(waits):
+        estimate = found(waits, kind_of(work))
     if estimate is not None and not holds(estimate, at_is_long, False):
         return False
     queue = get(stream, at_backend)

@@ -73,6 +73,7 @@ class Device(Latent, Public):
         self.ring = Ring(backend)
         in_child(self.ring.start_over)
         self._lock = threading.RLock()
+        self.latency = "normal"
         self._dropped_streams: dict[int, list[protocols.Stream]] = {}
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._policy: SchedulingPolicy | None = None

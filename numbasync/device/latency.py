@@ -48,8 +48,8 @@ def has_low_latency(device: Latent) -> bool:
 class Latent:
     """What has a latency: a device."""
 
-    __slots__ = ()
-    _latency: Latency = "normal"
+    __slots__ = ("_latency",)
+    _latency: Latency
 
     @property
     def latency(self) -> Latency:

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from numbasync.device.loop_alarm import Alarm
@@ -35,7 +35,7 @@ MOST_SPINNING = 4  # tasks that poll for themselves at a time; others are woken 
 
 # A sequence number, the future that waits for it, what to call to complete the future, and the kind
 # of work; None: work that is polled throughout.
-_Waiter = tuple[int, "asyncio.Future[Any]", Callable[[None], None], str | None]
+_Waiter = tuple[int, "asyncio.Future[Any]", Callable[[None], None], Hashable]
 _position = operator.itemgetter(0)
 
 
@@ -87,7 +87,7 @@ class Reactor:
     # --- waiting ---
 
     def wait(
-        self, stream: Watched, sequence: int, kind: str | None = "", began: float | None = None
+        self, stream: Watched, sequence: int, kind: Hashable = "", began: float | None = None
     ) -> asyncio.Future[None]:
         """A future that is done when `stream` has passed `sequence`, or is broken. See `watch`."""
         future: asyncio.Future[None] = self._running_loop().create_future()
@@ -96,7 +96,7 @@ class Reactor:
 
     def watch(
         self, stream: Watched, sequence: int, future: asyncio.Future[Any],
-        complete: Callable[[None], None], kind: str | None = "", began: float | None = None,
+        complete: Callable[[None], None], kind: Hashable = "", began: float | None = None,
     ) -> None:  # fmt: skip
         """Call `complete(None)`, unless `future` is done, when `stream` has passed `sequence`, or
         is broken.
@@ -232,7 +232,7 @@ class Reactor:
             if not spin or (not self._alarm.has_timers and elapsed >= spin):
                 asked.append(stream)
                 continue
-            estimate = self.last_waits.get(kind or "", _UNKNOWN)
+            estimate = self.last_waits.get(kind, _UNKNOWN)
             wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
             if elapsed >= spin and (
                 lateness.is_long
@@ -272,7 +272,7 @@ class Reactor:
                     self._asked.pop(stream, None)
         return moved
 
-    def _note_end(self, stream: Watched, kind: str | None) -> None:
+    def _note_end(self, stream: Watched, kind: Hashable) -> None:
         """Note the end of the wait for the first of a queue, which begins the next one's."""
         if 0 < stream.spin_seconds < math.inf:
             now = time.perf_counter()

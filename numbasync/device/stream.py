@@ -244,7 +244,7 @@ class Stream(Waits, Public):
         reactor.current()
         await queue_is_drained()
         number = self.enqueue_signal("Stream.done()")
-        await Steps(self.wait(number, "Stream.done()"))
+        await Steps(self.wait(number))
         self.verify(number)
         self.report()
         return self

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Hashable
 
+from numbasync.device.submission import Submission
 from numbasync.memo import Memo
-from numbasync.native import known
+from numbasync.native import compiled, known
 
 SHORT_S = 300e-6  # waits of at most this are polled throughout: to sleep and wake takes a fifth
 LATENESS_S = 100e-6  # of a timer, until its own lateness is known
@@ -104,7 +106,15 @@ class WaitEstimate:
 MOST_KINDS = 256  # of work whose last waits are known
 
 
-class LastWaits(Memo[str, WaitEstimate]):
+@compiled
+def kind_of(work: Submission | None) -> Hashable:
+    """What like work has in common: its name, and the line of the program that submits it."""
+    if work is None or work.site is None:
+        return "" if work is None else work.name
+    return work.name, id(work.site.code), work.site.instruction  # to hash a code takes long
+
+
+class LastWaits(Memo[Hashable, WaitEstimate]):
     """The last waits by kind of work, of work that has taken long once."""
 
     __slots__ = ()
@@ -112,12 +122,12 @@ class LastWaits(Memo[str, WaitEstimate]):
     def __init__(self) -> None:
         super().__init__(MOST_KINDS)
 
-    def is_long(self, kind: str) -> bool:
-        """Whether work of this kind takes longer than what is polled throughout."""
-        estimate = self.get(kind)
+    def is_long(self, work: Submission | None) -> bool:
+        """Whether such work takes longer than what is polled throughout."""
+        estimate = self.get(kind_of(work)) if self else None
         return estimate is not None and estimate.is_long
 
-    def note(self, kind: str, seconds: float) -> None:
+    def note(self, kind: Hashable, seconds: float) -> None:
         """Note how long a wait for work of this kind took."""
         estimate = self.get(kind)
         if estimate is None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numbasync.backend import protocols
 from numbasync.device import reactor
 from numbasync.device.in_flight import Progress
 from numbasync.device.latency import has_low_latency
+from numbasync.device.submission import Submission
+from numbasync.device.wait_estimate import kind_of
 from numbasync.native import compiled
+
+if TYPE_CHECKING:
+    from numbasync.device.device import Device
 
 # How long a task polls in one go, while no other task is known to be ready.
 SLICE_S = 25e-6
@@ -21,6 +26,8 @@ class Waits(Progress):
     """The waits for one stream."""
 
     __slots__ = ()
+    if TYPE_CHECKING:
+        device: Device
 
     @property
     def spin_seconds(self) -> float:
@@ -32,7 +39,7 @@ class Waits(Progress):
         return self.backend.wake(sequence, waker) and self._signalled >= self._sequence
 
     @compiled
-    def has_passed_soon(self, sequence: int, kind: str) -> bool:
+    def has_passed_soon(self, sequence: int, work: Submission | None) -> bool:
         """Whether the device has passed `sequence`; for an await, which may look for a moment if no
         other task is ready, and the work is not known to take long. What is found idle is verified,
         too, and needs no signal.
@@ -40,7 +47,7 @@ class Waits(Progress):
         if self.advance() >= sequence:
             return True
         watcher = reactor.current()
-        if not watcher.is_awaited_by_one() or watcher.last_waits.is_long(kind):
+        if not watcher.is_awaited_by_one() or watcher.last_waits.is_long(work):
             return False
         number = self._sequence
         try:
@@ -53,7 +60,7 @@ class Waits(Progress):
             self._has_passed(number)
             self.verified = max(self.verified, number)
             self.advance()
-            watcher.last_waits.note(kind, 0.0)
+            watcher.last_waits.note(kind_of(work), 0.0)
         return is_idle
 
     @compiled
@@ -65,18 +72,21 @@ class Waits(Progress):
                 return False
         return True
 
-    def wait(self, sequence: int, kind: str = "") -> Generator[Any, None, None]:
+    def wait(self, sequence: int, work: Submission | None = None) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`.
 
         Args:
-            kind: the name of the work, whose last waits foresee the end of this one.
+            work: what is waited for, as far as is known: the last waits for like work foresee its
+                end.
         """
-        if self.has_passed_soon(sequence, kind):
+        if self.has_passed_soon(sequence, work):
             yield from reactor.need_not_wait()
         else:
-            yield from self.wait_longer(sequence, kind)
+            yield from self.wait_longer(sequence, work)
 
-    def wait_longer(self, sequence: int, kind: str = "") -> Generator[Any, None, None]:
+    def wait_longer(
+        self, sequence: int, work: Submission | None = None
+    ) -> Generator[Any, None, None]:
         """Suspend the running task until a signal says that the device has passed `sequence`. Short
         work is polled by the task itself, at each turn of the loop; else the reactor wakes it.
         """
@@ -86,14 +96,14 @@ class Waits(Progress):
             if self.advance() >= sequence:
                 yield from reactor.need_not_wait()
                 return
-        low = has_low_latency(self.device)
+        low, kind = has_low_latency(self.device), kind_of(work)
         spin = self.spin_seconds
         if 0 < spin < math.inf and watcher.spinning < reactor.MOST_SPINNING:
             if low:
                 spin = (
                     reactor.WATCHDOG_SECONDS
                 )  # from then on the reactor polls, which finds faults
-            elif watcher.last_waits.is_long(kind):
+            elif watcher.last_waits.is_long(work):
                 spin = 0.0
             watcher.spinning += 1
             try:

@@ -154,7 +154,7 @@ class DeviceFuture(Submitting[T], Public):
                     if submission.done:
                         yield from reactor.need_not_wait()
                     else:
-                        yield from submission.stream.wait(submission.sequence, submission.name)
+                        yield from submission.stream.wait(submission.sequence, submission)
                     for copy_back in self._copy_backs:
                         yield from copy_back.wait()
                 except BaseException:

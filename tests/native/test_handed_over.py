@@ -15,6 +15,7 @@ from numbasync.device import reactor
 from numbasync.device.in_flight import LOOK_EVERY
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
+from numbasync.device.wait_estimate import kind_of
 from numbasync.errors import NumbasyncError, OperationError, StateError
 from numbasync.graphs.buffer_leases import LastLaunch
 from tests.common import add_one, saxpy
@@ -220,9 +221,11 @@ def test_when_an_await_polls(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
 
+    work = Submission(stream, "work")
+
     def polls() -> bool:
         add_one(z).async_on(stream)
-        return stream.has_passed_soon(stream._sequence, "work")
+        return stream.has_passed_soon(stream._sequence, work)
 
     async def main() -> None:
         watcher = reactor.current()
@@ -245,6 +248,20 @@ def test_when_an_await_polls(null: na.Device, on: bool) -> None:
         assert stream.verified < stream._sequence
 
     na.run(main())
+
+
+def test_like_work_has_a_name_and_a_line(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    kinds: list[Any] = []
+    for _ in range(2):
+        add_one(z).async_on(stream)
+        kinds.append(kind_of(z.storage.writer))
+    add_one(z).async_on(stream)
+    kinds.append(kind_of(z.storage.writer))
+    assert kinds[0] == kinds[1] != kinds[2]
+    assert (kind_of(None), kind_of(Submission(stream, "work"))) == ("", "work")
+    code: Any = test_like_work_has_a_name_and_a_line
+    assert kinds[2][:2] == ("add_one(z)", id(code.__code__))
 
 
 def test_a_signalled_number_is_looked_for(null: na.Device, on: bool) -> None:

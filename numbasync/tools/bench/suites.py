@@ -20,6 +20,7 @@ from numbasync.tools.bench import (
     flight,
     graphs,
     host_work,
+    kernel_waits,
     launch,
     peer_registry,
     plain_kernels,
@@ -40,7 +41,7 @@ async def _dask(device: Device, rounds: int) -> list[report.Record]:
 
 SUITES: dict[str, Sequence[Part]] = {
     "launch": (launch.tables,),
-    "await": (awaiting.tables,),
+    "await": (awaiting.tables, kernel_waits.tables),
     "flight": (flight.tables,),
     "alloc": (alloc.tables,),
     "copy": (copying.tables,),
