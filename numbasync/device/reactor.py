@@ -209,9 +209,9 @@ class Reactor:
         # While another thread computes, each driver call takes a switch interval. Work that has
         # completed meanwhile must not wait for a notification as well, so poll once more.
         asks_driver = asked or now - self._checked_at > WATCHDOG_SECONDS
-        if not seconds or (
+        if (
             asks_driver and (self._settle() or self._has_reported(now) or self._settle())
-        ):
+        ) or not seconds:
             if self._queues:
                 self._turn_soon(loop)
             return
