@@ -44,7 +44,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "CudaStream": ("calls", "_last"),
     "CudaArray": ("packed",),
     "Then": ("_first", "_then", "_unused", "is_plain"),
-    "Reactor": ("_is_crowded", "_last", "_turning", "last_waits"),
+    "Reactor": ("_last", "_turning", "last_waits"),
     "WaitEstimate": ("is_long",),
     "ArraySpec": ("at", "dtype", "labels", "nbytes", "shape", "zero"),
     "SimpleOp": ("_result", "_site", "_unused"),
@@ -117,7 +117,7 @@ cdef enum:
     at_calls, at_last_written
     at_packed
     at_first, at_then, at_link_is_unused, at_is_plain
-    at_is_crowded, at_last_task, at_turning, at_last_waits
+    at_last_task, at_turning, at_last_waits
     at_is_long
     at_spec_layout, at_spec_dtype, at_labels, at_spec_nbytes, at_spec_shape, at_spec_zero
     at_result_of, at_made_at, at_is_unused

@@ -263,7 +263,7 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     if <uintptr_t>get(watcher, at_last_task) != <uintptr_t><PyObject*>running:
         put(watcher, at_last_task, <uintptr_t><PyObject*>running)
         return False
-    if not holds(watcher, at_turning, False) or not holds(watcher, at_is_crowded, False):
+    if not holds(watcher, at_turning, False):
         return False
     waits = get(watcher, at_last_waits)
     if PyDict_Size(waits):

@@ -22,7 +22,7 @@ from typing import Any
 from numbasync.device.loop_alarm import Alarm
 from numbasync.device.loop_turns import need_not_wait as need_not_wait
 from numbasync.device.loop_wakeup import Waker as Waker
-from numbasync.device.wait_estimate import RING_S, LastWaits, WaitEstimate
+from numbasync.device.wait_estimate import LastWaits, WaitEstimate
 from numbasync.device.watched import ReactorStatistics, Watched
 from numbasync.errors import InternalError, StateError
 from numbasync.native import known
@@ -30,7 +30,6 @@ from numbasync.native import known
 POLL_SECONDS = 0.001  # between polls where a notification alone would end the sleep, and may not
 # A fault stops a stream before its notification: while asleep, query the driver this often.
 WATCHDOG_SECONDS = 0.1
-CROWDED_S = 20e-6  # a turn of the loop that took longer has run other tasks
 MOST_SPINNING = 4  # tasks that poll for themselves at a time; others are woken by the reactor
 
 # A sequence number, the future that waits for it, what to call to complete the future, and the kind
@@ -44,7 +43,7 @@ class Reactor:
     """The watcher of one event loop. All methods must be called on that loop's thread."""
 
     __slots__ = (
-        "__dict__", "__weakref__", "_is_crowded", "_last", "_turning", "last_waits",
+        "__dict__", "__weakref__", "_last", "_turning", "last_waits",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -61,7 +60,6 @@ class Reactor:
         self._alarm = Alarm()
         self._bell: Waker | None = None
         self._last = 0  # id of the task that called last; a number only, so that no task is kept
-        self._is_crowded = False  # the latest turn of the loop has run other tasks
         self.spinning = 0  # tasks that poll for themselves now
         # Of `ops.task_factory`: what was made since the last turn of the loop.
         self.created: Any = None
@@ -78,11 +76,11 @@ class Reactor:
         far as is known here, a turn of the loop would serve no other task.
         """
         before, self._last = self._last, id(asyncio.current_task())
-        return before == self._last and not self._turning and not self._is_crowded
+        return before == self._last and not self._turning
 
-    def note_turn(self, seconds: float) -> None:
-        """Note how long a turn of the loop took, during which the running task did nothing."""
-        self._is_crowded = seconds > CROWDED_S
+    def note_poll(self) -> None:
+        """Count a poll that a task made for itself."""
+        self._turns += 1
 
     # --- waiting ---
 
@@ -235,8 +233,7 @@ class Reactor:
             estimate = self.last_waits.get(kind, _UNKNOWN)
             wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
             if elapsed >= spin and (
-                lateness.is_long
-                or (elapsed >= RING_S and estimate.is_overdue(elapsed, lateness.seconds))
+                lateness.is_long or estimate.needs_notification(elapsed, lateness.seconds)
             ):
                 asked.append(stream)
             if wait < seconds:

@@ -12,17 +12,20 @@ from numbasync.native import compiled, known
 SHORT_S = 300e-6  # waits of at most this are polled throughout: to sleep and wake takes a fifth
 LATENESS_S = 100e-6  # of a timer, until its own lateness is known
 LATEST_S = 0.002  # the lateness from which on a notification is asked for, too
-# Polls of work that nobody could foresee: a tenth of the time that has passed, at first.
-FIRST_PERIOD_S, PERIOD_S = 50e-6, 200e-6
-LONGEST_PERIOD_S = 0.002  # between polls before the work is due
-RING_S = 0.02  # what takes longer than was foreseen, and this long, also asks for a notification
+# A poll that ends a sleep takes 15 to 100 us of a processor. Work that nobody could foresee is
+# polled after an eighth of the time that has passed, until a notification of its end is asked for:
+# that comes 200 to 300 us late, and keeps later work of the stream waiting.
+FIRST_PERIOD_S = 50e-6
+RING_S = 0.002
+# Between polls before the work is due: it may also be done earlier than it was before.
+LONGEST_PERIOD_S = 0.005
 
 
-def poll_period(elapsed: float) -> float:
-    """The seconds between two polls of work that nobody could foresee, `elapsed` after the start
-    of the wait: they take at most some percent of a processor.
+def poll_period(unforeseen: float) -> float:
+    """The seconds between two polls, so many seconds after the time from which on nothing foresees
+    the end of the work.
     """
-    return max(min(max(elapsed / 20, FIRST_PERIOD_S), PERIOD_S), elapsed / 5000)
+    return max(unforeseen / 8, FIRST_PERIOD_S)
 
 
 def poll_time(seconds: float) -> float:
@@ -88,19 +91,20 @@ class WaitEstimate:
         start, end = self.window(lateness)
         if elapsed < spin and not (self._is_sure and self._low > spin):
             return 0.0
-        if not elapsed < end:
-            return poll_period(elapsed)
-        if elapsed >= start:
+        if start <= elapsed < end:
             return 0.0
+        if elapsed >= end:
+            return poll_period(elapsed - end)
         ahead = start - elapsed
         if not self._is_sure:
             return min(ahead, poll_period(elapsed))
-        # Work may also be done earlier than it was before.
-        return min(ahead, max(LONGEST_PERIOD_S, ahead / 32))
+        return min(ahead, max(LONGEST_PERIOD_S, ahead / 16))
 
-    def is_overdue(self, elapsed: float, lateness: float) -> bool:
-        """Whether nothing foresees when the work ends, or it should have ended."""
-        return elapsed >= self.window(lateness)[1]
+    def needs_notification(self, elapsed: float, lateness: float) -> bool:
+        """Whether nothing has foreseen the end of the work for so long that polls are rare."""
+        end = self.window(lateness)[1]
+        is_foreseen = self._is_sure or elapsed >= end
+        return elapsed - (end if is_foreseen else 0.0) >= RING_S
 
 
 MOST_KINDS = 256  # of work whose last waits are known

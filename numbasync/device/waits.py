@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # How long a task polls in one go, while no other task is known to be ready.
 SLICE_S = 25e-6
+CROWDED_S = 20e-6  # a turn of the loop that took longer has run other tasks
 
 
 class Waits(Progress):
@@ -111,9 +112,11 @@ class Waits(Progress):
                 while before - began < spin:
                     yield
                     now = time.perf_counter()
-                    watcher.note_turn(now - before)
+                    watcher.note_poll()
                     if self.advance() >= sequence or (
-                        watcher.is_awaited_by_one() and self.passes_soon(sequence)
+                        watcher.is_awaited_by_one()
+                        and now - before <= CROWDED_S
+                        and self.passes_soon(sequence)
                     ):
                         watcher.last_waits.note(kind, time.perf_counter() - began)
                         return

@@ -216,14 +216,12 @@ def test_what_takes_as_long_every_time_is_polled_when_it_is_due(
             while alarms.call is not None and (known or clock.now < begin + 0.0097):
                 alarms.ring()
                 await turns()
-            assert (len(alarms.seconds) > 40) is not known
+            assert len(alarms.seconds) <= 3 if known else len(alarms.seconds) > 10
             assert (await polls_on(stream)) is known, "shortly before it is due"
             clock.now = begin + 0.01
             stream.reach(number)
-            if not known:
-                alarms.ring()
             await future
-        assert not stream.bells, "each was over soon"
+        assert [number for number, _ in stream.bells] == [1, 2], "nobody knew"
 
     run(loop_factory, main())
 
@@ -240,7 +238,7 @@ def test_what_takes_longer_than_is_foreseen_notifies_the_loop_too(
             await turns()
             if alarms.call is not None:
                 alarms.ring()
-        assert RING_S <= alarms.clock.now < 1.1 * RING_S
+        assert RING_S <= alarms.clock.now < 1.2 * RING_S
         stream.reach(1)
         await future
 

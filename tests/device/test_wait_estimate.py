@@ -12,7 +12,7 @@ from numbasync.device.wait_estimate import (
     LATEST_S,
     LONGEST_PERIOD_S,
     MOST_KINDS,
-    PERIOD_S,
+    RING_S,
     SHORT_S,
     LastWaits,
     Lateness,
@@ -58,8 +58,7 @@ def test_what_was_never_waited_for_is_polled_at_first(elapsed: float) -> None:
 
 @pytest.mark.parametrize(
     ("elapsed", "period"),
-    [(SHORT_S, FIRST_PERIOD_S), (1 * MS, FIRST_PERIOD_S), (2 * MS, 100 * US), (4 * MS, PERIOD_S),
-     (1.0, PERIOD_S), (2.0, 400 * US)],
+    [(SHORT_S, FIRST_PERIOD_S), (0.4 * MS, FIRST_PERIOD_S), (2 * MS, 250 * US), (1.0, 0.125)],
 )  # fmt: skip
 def test_then_now_and_again(elapsed: float, period: float) -> None:
     assert math.isclose(poll_period(elapsed), period)
@@ -74,12 +73,12 @@ def test_what_took_as_long_twice_is_polled_shortly_before_it_is_due(seconds: flo
     assert estimate.is_long
     assert late <= US
     assert polled <= (0.3 if seconds < 10 * MS else 0.03) * seconds
-    assert sleeps <= 1 + max(seconds / LONGEST_PERIOD_S, 0) and sleeps <= 300
+    assert sleeps <= min(1 + seconds / (LONGEST_PERIOD_S - LATE), 120)
     start, end = estimate.window(LATE)
     assert start < seconds < end
     for elapsed in (start, seconds, 0.999 * end):
         assert estimate.seconds_until_poll(elapsed, LATE, SHORT_S) == 0.0
-    assert estimate.seconds_until_poll(end, LATE, SHORT_S) == poll_period(end)
+    assert estimate.seconds_until_poll(end, LATE, SHORT_S) == FIRST_PERIOD_S
 
 
 @pytest.mark.parametrize("seconds", [350 * US, 1 * MS, 10 * MS, 75 * MS, 0.5])
@@ -92,12 +91,12 @@ def test_a_little_earlier_or_later_is_seen_at_once(seconds: float, factor: float
 @pytest.mark.parametrize(("usual", "now"), [(10 * MS, 1 * MS), (0.5, 0.1), (1 * MS, 20 * MS)])
 def test_what_takes_another_time_is_seen_soon(usual: float, now: float) -> None:
     late, polled, _ = waited(after(usual, usual), now)
-    assert late <= max(LONGEST_PERIOD_S, usual / 32) + LATE
+    assert late <= max(LONGEST_PERIOD_S, usual / 16) + LATE
     assert polled <= 0.05 * max(usual, now)
     surprised = after(usual, usual, now)
     assert not surprised.is_long
     late, _, _ = waited(surprised, now)
-    assert late <= PERIOD_S + LATE
+    assert late <= now / 8 + LATE
 
 
 def test_one_wait_of_another_length_does_not_hide_those_that_were_alike() -> None:
@@ -125,11 +124,24 @@ def test_how_late_timers_are_decides_when_to_wake() -> None:
     assert estimate.window(5 * MS) == estimate.window(6 * MS), "as much as it may poll"
 
 
-def test_a_notification_is_asked_for_what_is_overdue() -> None:
+def test_a_notification_is_asked_for_where_nothing_foresees_the_end() -> None:
+    def needs(elapsed: float, *waits: float) -> bool:
+        return after(*waits).needs_notification(elapsed, LATE)
+
+    assert [needs(t) for t in (0.99 * RING_S, RING_S)] == [False, True]
     _, end = after(0.5, 0.5).window(LATE)
-    assert not after(0.5, 0.5).is_overdue(0.999 * end, LATE)
-    assert after(0.5, 0.5).is_overdue(end, LATE)
-    assert after(0.5).is_overdue(0.0, LATE)
+    assert [needs(t, 0.5, 0.5) for t in (0.1, end, end + 1.01 * RING_S)] == [False, False, True]
+    assert needs(0.1, 0.5, 0.3, 0.5), "it may be done any time"
+    assert not needs(end + 0.9 * RING_S, 0.5, 0.3, 0.5), "it is due now"
+
+
+@pytest.mark.parametrize("factor", [1.02, 1.05, 1.2])
+def test_what_takes_a_little_longer_is_polled_soon(factor: float) -> None:
+    for seconds in (1 * MS, 10 * MS, 0.5):
+        estimate = after(seconds, seconds)
+        late, _, _ = waited(estimate, factor * seconds)
+        over = factor * seconds - estimate.window(LATE)[1]
+        assert late <= max(over / 8, FIRST_PERIOD_S) + LATE
 
 
 def test_the_lateness_of_timers_rises_at_once_and_fades() -> None:
