@@ -84,7 +84,9 @@ def await_future(self):
         self._seen = True
         self.detach()
         raise
-    if holds(submission, at_error, None) and is_verified(stream, number):
+    if holds(submission, at_error, None):
+        if not is_verified(stream, number):
+            python["Progress.verify"](stream, number)
         value = self._value
         if not isa(value, Later) and not PyTuple_CheckExact(value):
             self._asked = self._seen = True  # nothing is left to be reported

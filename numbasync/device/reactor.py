@@ -22,7 +22,7 @@ from typing import Any
 from numbasync.device.loop_alarm import Alarm
 from numbasync.device.loop_turns import need_not_wait as need_not_wait
 from numbasync.device.loop_wakeup import Waker as Waker
-from numbasync.device.wait_estimate import LastWaits, WaitEstimate
+from numbasync.device.wait_estimate import LATENESS_S, LastWaits, WaitEstimate
 from numbasync.device.watched import ReactorStatistics, Watched
 from numbasync.errors import InternalError, StateError
 from numbasync.native import known
@@ -65,6 +65,7 @@ class Reactor:
         self.created: Any = None
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
+        self._has_slept = False  # since the last poll
         self._moved_at = 0.0
         self._checked_at = 0.0
         self._turns = self._sleeps = self._rings = self._completed = 0
@@ -81,6 +82,11 @@ class Reactor:
     def note_poll(self) -> None:
         """Count a poll that a task made for itself."""
         self._turns += 1
+
+    def note_end(self, kind: Hashable, seconds: float) -> None:
+        """Note the end of a task's own polls: how long its wait took."""
+        self._completed += 1
+        self.last_waits.note(kind, seconds)
 
     # --- waiting ---
 
@@ -189,7 +195,8 @@ class Reactor:
         self._next = None
         self._turning = False
         self._turns += 1
-        moved = self._settle()
+        has_slept, self._has_slept = self._has_slept, False
+        moved = self._settle(has_slept)
         if not self._queues:
             return
         loop = self._running_loop()
@@ -202,7 +209,7 @@ class Reactor:
             return
         # Without a timer, the notification alone ends the sleep: uvloop and asyncio sleep whole
         # milliseconds.
-        if asked and not self._ask_for_rings(loop, asked) and not is_timed:
+        if asked and not self._ask_for_rings(loop, asked):
             seconds = min(seconds, POLL_SECONDS)
         # While another thread computes, each driver call takes a switch interval. Work that has
         # completed meanwhile must not wait for a notification as well, so poll once more.
@@ -214,6 +221,7 @@ class Reactor:
                 self._turn_soon(loop)
             return
         self._sleeps += 1
+        self._has_slept = True
         if not is_timed or not self._alarm.start(loop, seconds, self._turn):
             self._next = loop.call_later(max(seconds, POLL_SECONDS), self._turn)
 
@@ -240,8 +248,12 @@ class Reactor:
                 seconds, is_timed = wait, True
         return seconds, is_timed and seconds > 0, asked
 
-    def _settle(self) -> bool:
-        """Wake every waiter whose sequence number was passed; whether there was any."""
+    def _settle(self, has_slept: bool = False) -> bool:
+        """Wake every waiter whose sequence number was passed; whether there was any.
+
+        Args:
+            has_slept: the loop was asleep until now.
+        """
         moved = False
         waiter: _Waiter | None
         for stream, queue in list(self._queues.items()):
@@ -263,18 +275,20 @@ class Reactor:
                 moved = True
                 self._completed += count
                 del queue[:count]
-                self._note_end(stream, kind)
+                self._note_end(stream, kind, has_slept)
                 if not queue:
                     del self._queues[stream], self._began[stream]
                     self._asked.pop(stream, None)
         return moved
 
-    def _note_end(self, stream: Watched, kind: Hashable) -> None:
+    def _note_end(self, stream: Watched, kind: Hashable, has_slept: bool) -> None:
         """Note the end of the wait for the first of a queue, which begins the next one's."""
         if 0 < stream.spin_seconds < math.inf:
             now = time.perf_counter()
             if kind is not None:
-                self.last_waits.note(kind, now - self._began[stream])
+                # Work that was done before the loop woke: it has to wake earlier the next time.
+                early = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
+                self.last_waits.note(kind, now - self._began[stream] - early)
             self._began[stream] = now
 
     def _fail(self, stream: Watched, error: Exception) -> None:

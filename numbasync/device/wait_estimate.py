@@ -10,12 +10,13 @@ from numbasync.memo import Memo
 from numbasync.native import compiled, known
 
 SHORT_S = 300e-6  # waits of at most this are polled throughout: to sleep and wake takes a fifth
+LEAST_SLEEP_S = 10e-6  # to sleep for less is to be late
 LATENESS_S = 100e-6  # of a timer, until its own lateness is known
 LATEST_S = 0.002  # the lateness from which on a notification is asked for, too
 # A poll that ends a sleep takes 15 to 100 us of a processor. Work that nobody could foresee is
-# polled after an eighth of the time that has passed, until a notification of its end is asked for:
+# polled after a fifth of the time that has passed, until a notification of its end is asked for:
 # that comes 200 to 300 us late, and keeps later work of the stream waiting.
-FIRST_PERIOD_S = 50e-6
+FIRST_PERIOD_S = 60e-6
 RING_S = 0.002
 # Between polls before the work is due: it may also be done earlier than it was before.
 LONGEST_PERIOD_S = 0.005
@@ -25,7 +26,7 @@ def poll_period(unforeseen: float) -> float:
     """The seconds between two polls, so many seconds after the time from which on nothing foresees
     the end of the work.
     """
-    return max(unforeseen / 8, FIRST_PERIOD_S)
+    return max(unforeseen / (5 if unforeseen < RING_S else 2), FIRST_PERIOD_S)
 
 
 def poll_time(seconds: float) -> float:
@@ -91,7 +92,7 @@ class WaitEstimate:
         start, end = self.window(lateness)
         if elapsed < spin and not (self._is_sure and self._low > spin):
             return 0.0
-        if start <= elapsed < end:
+        if start - LEAST_SLEEP_S <= elapsed < end:
             return 0.0
         if elapsed >= end:
             return poll_period(elapsed - end)

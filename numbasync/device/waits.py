@@ -118,7 +118,7 @@ class Waits(Progress):
                         and now - before <= CROWDED_S
                         and self.passes_soon(sequence)
                     ):
-                        watcher.last_waits.note(kind, time.perf_counter() - began)
+                        watcher.note_end(kind, time.perf_counter() - began)
                         return
                     before = time.perf_counter()
             finally:

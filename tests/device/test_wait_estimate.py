@@ -58,7 +58,7 @@ def test_what_was_never_waited_for_is_polled_at_first(elapsed: float) -> None:
 
 @pytest.mark.parametrize(
     ("elapsed", "period"),
-    [(SHORT_S, FIRST_PERIOD_S), (0.4 * MS, FIRST_PERIOD_S), (2 * MS, 250 * US), (1.0, 0.125)],
+    [(SHORT_S, FIRST_PERIOD_S), (1 * MS, 200 * US), (2 * MS, 1 * MS), (1.0, 0.5)],
 )  # fmt: skip
 def test_then_now_and_again(elapsed: float, period: float) -> None:
     assert math.isclose(poll_period(elapsed), period)
@@ -91,12 +91,12 @@ def test_a_little_earlier_or_later_is_seen_at_once(seconds: float, factor: float
 @pytest.mark.parametrize(("usual", "now"), [(10 * MS, 1 * MS), (0.5, 0.1), (1 * MS, 20 * MS)])
 def test_what_takes_another_time_is_seen_soon(usual: float, now: float) -> None:
     late, polled, _ = waited(after(usual, usual), now)
-    assert late <= max(LONGEST_PERIOD_S, usual / 16) + LATE
+    assert late <= max(LONGEST_PERIOD_S, usual / 16, now / 2) + LATE
     assert polled <= 0.05 * max(usual, now)
     surprised = after(usual, usual, now)
     assert not surprised.is_long
     late, _, _ = waited(surprised, now)
-    assert late <= now / 8 + LATE
+    assert late <= now / 2 + LATE
 
 
 def test_one_wait_of_another_length_does_not_hide_those_that_were_alike() -> None:
@@ -141,7 +141,7 @@ def test_what_takes_a_little_longer_is_polled_soon(factor: float) -> None:
         estimate = after(seconds, seconds)
         late, _, _ = waited(estimate, factor * seconds)
         over = factor * seconds - estimate.window(LATE)[1]
-        assert late <= max(over / 8, FIRST_PERIOD_S) + LATE
+        assert late <= max(over / 2, FIRST_PERIOD_S) + LATE
 
 
 def test_the_lateness_of_timers_rises_at_once_and_fades() -> None:
