@@ -40,15 +40,16 @@ class WaitEstimate:
     the next one. All times are in seconds.
 
     Attributes:
-        is_long: the last two waits were alike, and longer than what is polled throughout.
+        is_long: the last waits, two at least, all took longer than what is polled throughout.
     """
 
-    __slots__ = ("_high", "_is_sure", "_last", "_low", "is_long")
+    __slots__ = ("_high", "_is_sure", "_last", "_least", "_low", "is_long")
 
     def __init__(self) -> None:
         self._last: tuple[float, ...] = ()
         self._low = self._high = 0.0  # of the two waits that were alike; 0: there are none
         self._is_sure = False  # the last two were
+        self._least = 0.0  # the shortest of two or three waits
         self.is_long = False
 
     def note(self, seconds: float) -> None:
@@ -63,7 +64,8 @@ class WaitEstimate:
                 break
         else:
             self._is_sure = False
-        self.is_long = self._is_sure and self._low > SHORT_S
+        self._least = min(self._last) if len(self._last) > 1 else 0.0
+        self.is_long = self._least > SHORT_S
 
     def window(self, lateness: float) -> tuple[float, float]:
         """The seconds from the start of a wait between which polling pays; (0, 0): nothing is
@@ -90,7 +92,7 @@ class WaitEstimate:
             spin: how long a wait is polled of which nothing is known.
         """
         start, end = self.window(lateness)
-        if elapsed < spin and not (self._is_sure and self._low > spin):
+        if elapsed < spin and self._least <= spin:
             return 0.0
         if start - LEAST_SLEEP_S <= elapsed < end:
             return 0.0

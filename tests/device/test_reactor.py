@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numbasync.device import reactor
-from numbasync.device.wait_estimate import RING_S, Lateness
+from numbasync.device.wait_estimate import LATENESS_S, RING_S, Lateness
 from tests.device.fake_streams import Clock, FakeStream, run, turns
 from tests.waiting import LOOPS, eventually
 
@@ -222,6 +222,27 @@ def test_what_takes_as_long_every_time_is_polled_when_it_is_due(
             stream.reach(number)
             await future
         assert [number for number, _ in stream.bells] == [1, 2], "nobody knew"
+
+    run(loop_factory, main())
+
+
+def test_what_was_done_before_the_loop_woke_is_polled_earlier_the_next_time(
+    loop_factory: Any, alarms: Alarms
+) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        for number in (1, 2):
+            begin = alarms.clock.now
+            future = watcher.wait(stream, number, "work")
+            await turns()
+            alarms.clock.now += 1e-3
+            await turns()
+            stream.passed = number
+            alarms.ring()
+            await future
+        took = alarms.clock.now - begin
+        start, end = watcher.last_waits["work"].window(0.0)
+        assert start < took - LATENESS_S < end
 
     run(loop_factory, main())
 

@@ -94,7 +94,6 @@ def test_what_takes_another_time_is_seen_soon(usual: float, now: float) -> None:
     assert late <= max(LONGEST_PERIOD_S, usual / 16, now / 2) + LATE
     assert polled <= 0.05 * max(usual, now)
     surprised = after(usual, usual, now)
-    assert not surprised.is_long
     late, _, _ = waited(surprised, now)
     assert late <= now / 2 + LATE
 
@@ -114,6 +113,15 @@ def test_short_waits_are_polled_throughout() -> None:
         assert not estimate.is_long
         late, _, sleeps = waited(estimate, 200 * US)
         assert (late <= US, sleeps) == (True, 0)
+
+
+def test_what_takes_long_and_another_time_each_time_is_not_polled_at_first() -> None:
+    for seconds in (0.5 * MS, 2 * MS, 10 * MS):
+        late, polled, _ = waited(after(0.7 * MS, 4 * MS, 9 * MS), seconds)
+        assert (late <= seconds / 2 + LATE, polled) == (True, 0.0)
+    late, polled, _ = waited(after(0.7 * MS, 4 * MS, 9 * MS), 10 * US)
+    assert late <= FIRST_PERIOD_S + LATE, "once; it is short then"
+    assert not after(0.7 * MS, 4 * MS, 10 * US).is_long
 
 
 def test_how_late_timers_are_decides_when_to_wake() -> None:
