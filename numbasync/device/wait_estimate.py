@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable
+from typing import Protocol
 
-from numbasync.device.submission import Submission
+from numbasync.device.callsite import CallSite
 from numbasync.memo import Memo
 from numbasync.native import compiled, known
 
@@ -113,8 +114,15 @@ class WaitEstimate:
 MOST_KINDS = 256  # of work whose last waits are known
 
 
+class Work(Protocol):
+    """What is waited for."""
+
+    name: str
+    site: CallSite | None
+
+
 @compiled
-def kind_of(work: Submission | None) -> Hashable:
+def kind_of(work: Work | None) -> Hashable:
     """What like work has in common: its name, and the line of the program that submits it."""
     if work is None or work.site is None:
         return "" if work is None else work.name
@@ -129,7 +137,7 @@ class LastWaits(Memo[Hashable, WaitEstimate]):
     def __init__(self) -> None:
         super().__init__(MOST_KINDS)
 
-    def is_long(self, work: Submission | None) -> bool:
+    def is_long(self, work: Work | None) -> bool:
         """Whether such work takes longer than what is polled throughout."""
         estimate = self.get(kind_of(work)) if self else None
         return estimate is not None and estimate.is_long
