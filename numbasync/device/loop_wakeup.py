@@ -104,7 +104,7 @@ class Timer(_Descriptor):
         self._set = partial(library.timerfd_settime, self.fileno, 0, self._times, None)
 
     @classmethod
-    def hand_on(cls, spare: Timer) -> None:
+    def hand_on(cls, spare: Self) -> None:
         if spare._process == os.getpid():
             spare.stop()
         super().hand_on(spare)
