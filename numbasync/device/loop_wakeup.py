@@ -38,7 +38,11 @@ class _Descriptor:
     @classmethod
     def hand_on(cls, spare: Self) -> None:
         if spare._process == os.getpid():
+            spare.rest()
             cls._spare.append(spare)
+
+    def rest(self) -> None:
+        """Wake nobody until a loop takes the descriptor."""
 
 
 class Waker(_Descriptor):
@@ -103,17 +107,14 @@ class Timer(_Descriptor):
         )  # fmt: skip
         self._set = partial(library.timerfd_settime, self.fileno, 0, self._times, None)
 
-    @classmethod
-    def hand_on(cls, spare: Self) -> None:
-        if spare._process == os.getpid():
-            spare.stop()
-        super().hand_on(spare)
-
     def start(self, seconds: float) -> None:
         """Wake the loop once, so many seconds from now; an earlier time is forgotten."""
         whole, part = divmod(max(seconds, 1e-6), 1.0)
         self._times[2], self._times[3] = int(whole), int(part * 1e9)
         self._set()
+
+    def rest(self) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Do not wake the loop, also if the time has come and the loop has not looked yet."""
