@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-import numbasync.backend.cuda.fill_patterns  # noqa: F401  # which the core calls
+import numbasync.backend.cuda.fill_patterns  # which the core calls
 from numbasync import native
 from numbasync.device.storage import MemoryPool
 from numbasync.errors import AlreadySubmittedError, NumbasyncError, OperationError, StateError
