@@ -13,7 +13,13 @@ import numbasync as na
 import numbasync.backend.cuda.fill_patterns  # which the core calls
 from numbasync import native
 from numbasync.device.storage import MemoryPool
-from numbasync.errors import AlreadySubmittedError, NumbasyncError, OperationError, StateError
+from numbasync.errors import (
+    AlreadySubmittedError,
+    DeviceLostError,
+    NumbasyncError,
+    OperationError,
+    StateError,
+)
 from numbasync.ops import submit
 from numbasync.ops.future import DeviceFuture
 from numbasync.ops.reentrancy import OneShotEvent
@@ -121,6 +127,19 @@ def test_an_error_of_the_work_is_raised(stream: na.Stream, z: na.Tensor, on: boo
         for each in (task, future):
             with pytest.raises(ValueError, match="of the work"):
                 await each
+
+    na.run(main())
+
+
+def test_a_counter_alone_is_not_believed(
+    stream: na.Stream, z: na.Tensor, on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        fault = DeviceLostError("a fault")
+        monkeypatch.setattr(CudaStream, "fault", lambda self: fault)
+        monkeypatch.setattr(CudaStream, "spin_poll", lambda self: False)
+        with pytest.raises(DeviceLostError, match="a fault"):
+            await add_one(z).schedule(stream)
 
     na.run(main())
 
