@@ -22,6 +22,7 @@ from numbasync.device.device import default_device as default_device
 from numbasync.device.device import devices as devices
 from numbasync.device.device import use_device as use_device
 from numbasync.device.event import Event as Event
+from numbasync.device.latency import waiting as waiting
 from numbasync.device.ordering import ordering as ordering
 from numbasync.device.ordering import set_ordering as set_ordering
 from numbasync.device.policies import LeastPending as LeastPending

@@ -26,8 +26,8 @@ NAMES = {
         "Context": "alloc device host_buffer pool retain stream",
         "CudaGraph": """capture device launch nodes recapture scope set_args statistics stream
             take_output to_dot topology update""",
-        "Device": """can_access compute_capability in_flight kind label limits memory_stats name
-            new_event new_pool new_stream ordinal policy pool ring streams synchronize""",
+        "Device": """can_access compute_capability in_flight kind label latency limits memory_stats
+            name new_event new_pool new_stream ordinal policy pool ring streams synchronize""",
         "DeviceGroup": "devices map statistics",
         "DeviceFuture": "cancel cancelled done sync",
         "DeviceOp": _OP,

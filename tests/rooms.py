@@ -31,7 +31,7 @@ ROOMS = (
 # Modules that annotations make name one another, because a public class of one gives the other.
 MUTUAL = (
     {"device.device", "device.event", "device.in_flight", "device.policies", "device.stream",
-     "device.submission"},
+     "device.submission", "device.waits"},
     {"ops.op", "ops.operands", "ops.value_methods"},
     {"tensors.partition", "tensors.tensor"},
     {"graphs.graph", "graphs.scope"},

@@ -35,6 +35,22 @@ cdef extern from *:
     #else
     #define NA_THREAD __thread
     #endif
+    #ifdef _WIN32
+    #include <windows.h>
+    static double na_now(void) {
+        LARGE_INTEGER now, each;
+        QueryPerformanceCounter(&now);
+        QueryPerformanceFrequency(&each);
+        return (double)now.QuadPart / (double)each.QuadPart;
+    }
+    #else
+    #include <time.h>
+    static double na_now(void) {  /* seconds of a clock that goes on */
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    }
+    #endif
     static NA_THREAD long na_ordinal = -1;  /* of the device whose context is current */
     static NA_THREAD void *na_context = NULL;  /* that context, where the driver says which */
     static int (*na_get_current)(void **) = NULL;  /* the driver's `cuCtxGetCurrent` */
@@ -104,6 +120,7 @@ cdef extern from *:
     }
     #define na_version(cls) ((cls)->tp_version_tag)
     """
+    double na_now() noexcept nogil
     long na_ordinal
     int (*na_get_current)(void**) noexcept nogil
     void na_note_current() noexcept nogil

@@ -26,7 +26,7 @@ cdef wait_for_event_t wait_for_event = NULL
 cdef is_capturing_t is_capturing = NULL
 cdef enum:
     NOT_READY = 600
-    LOOKS = 16  # of a spin poll, as in `fast_calls_compiled`
+cdef double SLICE_S = 25e-6  # of a spin poll, as in `device/waits.py`
 cdef object fail = None
 cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
@@ -120,15 +120,28 @@ cdef class DriverStream:
 
     cdef bint spin_poll(self) except -1:
         """`CudaStream.spin_poll`."""
-        cdef int i, result = NOT_READY
+        cdef int result = NOT_READY
+        cdef double end
         with nogil:
-            for i in range(LOOKS + 1):
+            end = na_now() + SLICE_S
+            while True:
                 result = query_stream(self.number)
-                if result != NOT_READY:
+                if result != NOT_READY or na_now() >= end:
                     break
         if result != 0 and result != NOT_READY:
             fail(result, "cuStreamQuery")
         return result == 0
+
+    cdef int look_for(self, int64_t number) except -1:
+        """Read the completion counter until it has passed a number, for `SLICE_S` at most."""
+        cdef int64_t passed = self.passed
+        cdef double end
+        cdef volatile uint32_t* word = self.word
+        with nogil:
+            end = na_now() + SLICE_S
+            while passed + <uint32_t>(word[0] - <uint32_t>passed) < number and na_now() < end:
+                pass
+        return 0
 
     cdef int synchronize(self) except -1:
         cdef int result

@@ -53,7 +53,9 @@ cdef inline object value_of(object op):
 
 
 def try_enqueue(op, stream, signal, pool=None):
-    if on and not signal and pool is None and isa(stream, Stream):
+    if on and not signal and isa(stream, Stream) and (
+        pool is None or holds(get(stream, at_device), at_pool, pool)
+    ):
         return enqueued(op, stream) if op.has_fast_path else None
     return python["try_enqueue"](op, stream, signal, pool)
 
@@ -288,11 +290,11 @@ def await_fast(op):
         return (yield from python["awaiting_steps"](op, stream))
     put(submission, at_site, site_of_caller(0))
     number = get(submission, at_number)
-    if holds(submission, at_done, True) or has_passed_soon(stream, number):
+    if holds(submission, at_done, True) or has_passed_soon(stream, number, submission):
         if is_turn_due():
             yield
     else:
-        yield from stream.wait_for_signal(number)
+        yield from stream.wait_longer(number, submission)
     if not holds(submission, at_error, None):
         submission.raise_error()
     if not is_verified(stream, number):

@@ -12,7 +12,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_abandoned", "_broken", "_confirmed", "_in_flight", "_lock", "_owner", "_sequence",
         "_signalled", "_suspended", "backend", "device", "has_dependencies", "nbytes", "verified",
     ),
-    "Stream": ("_follows", "_spin_backoff", "_spin_misses"),
+    "Stream": ("_follows",),
     "Device": ("_policy", "_pool", "backend", "busy", "is_limited", "lost", "submit_lock"),
     "StreamPoolRoundRobin": ("_turn",),
     "Storage": (
@@ -45,7 +45,8 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "CudaStream": ("calls", "_last"),
     "CudaArray": ("packed",),
     "Then": ("_first", "_then", "_unused", "is_plain"),
-    "Reactor": ("_last", "_queues"),
+    "Reactor": ("_last", "_turning", "last_waits"),
+    "WaitEstimate": ("is_long",),
     "ArraySpec": ("at", "dtype", "labels", "nbytes", "shape", "zero"),
     "SimpleOp": ("_result", "_site", "_unused"),
     "Full": ("_kind", "_name", "_value"),
@@ -93,7 +94,7 @@ OF_A_DEVICE = {  # known only where one of this kind is used
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
     Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
-    Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, ExecutableGraph
+    Then, Reactor, WaitEstimate, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, ExecutableGraph
     AttachedGraph, LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     CpuStream, CpuQueue, Engine, Stepper, ShortLaunch, Work, CpuArray, BlockMemory
     Borrowed, Entry, ArrayKind, Reader
@@ -106,7 +107,7 @@ cdef enum:
     at_abandoned, at_broken, at_confirmed, at_in_flight, at_lock, at_owner, at_sequence
     at_last_signal, at_suspended, at_backend, at_device, at_has_dependencies, at_stream_nbytes
     at_verified
-    at_follows, at_spin_backoff, at_spin_misses
+    at_follows
     at_policy, at_pool, at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
     at_turn
     at_fast_path_device, at_identity, at_writer, at_readers, at_graphs, at_links, at_maps
@@ -129,7 +130,8 @@ cdef enum:
     at_calls, at_last_written
     at_packed
     at_first, at_then, at_link_is_unused, at_is_plain
-    at_last_task, at_queues
+    at_last_task, at_turning, at_last_waits
+    at_is_long
     at_spec_layout, at_spec_dtype, at_labels, at_spec_nbytes, at_spec_shape, at_spec_zero
     at_result_of, at_made_at, at_is_unused
     at_spec, at_op_name, at_fill_value

@@ -229,31 +229,49 @@ cdef int check_after_failure(object stream) except -1:
     return 0
 
 
-def Stream_has_passed_soon(stream, sequence):
+def kind_of(work):
+    cdef object site
+    if not on or not isa(work, Submission):
+        return python["kind_of"](work)
+    site = get(work, at_site)
+    if site is None:
+        return get(work, at_name)
+    return (
+        get(work, at_name), <uintptr_t>PyTuple_GET_ITEM(site, 0),
+        <object>PyTuple_GET_ITEM(site, 1),
+    )
+
+
+def Waits_has_passed_soon(stream, sequence, work):
     if not on or not isa(stream, Stream):
-        return python["Stream.has_passed_soon"](stream, sequence)
-    return has_passed_soon(stream, sequence)
+        return python["Waits.has_passed_soon"](stream, sequence, work)
+    return has_passed_soon(stream, sequence, work)
 
 
-cdef bint has_passed_soon(object stream, object sequence) except -1:
-    """`Stream.has_passed_soon`."""
-    cdef object loop, watcher, number, queue
+cdef bint has_passed_soon(object stream, object sequence, object work) except -1:
+    """`Waits.has_passed_soon`."""
+    cdef object loop, watcher, number, queue, waits, estimate = None
     cdef DriverStream calls
     cdef bint is_idle
     if advance(stream) >= <int64_t>sequence:
         return True
     loop = get_running_loop()
     watcher = getattr(loop, "_numbasync_reactor", None)
-    queue = get(stream, at_backend)
-    calls = calls_of(queue)
-    if watcher is None or not holds(stream, at_spin_backoff, zero):
-        return python["Stream.has_passed_soon"](stream, sequence)
+    if watcher is None:
+        return python["Waits.has_passed_soon"](stream, sequence, work)
     running = current_task(loop)
     if <uintptr_t>get(watcher, at_last_task) != <uintptr_t><PyObject*>running:
         put(watcher, at_last_task, <uintptr_t><PyObject*>running)
         return False
-    if PyDict_Size(get(watcher, at_queues)):
+    if not holds(watcher, at_turning, False):
         return False
+    waits = get(watcher, at_last_waits)
+    if PyDict_Size(waits):
+        estimate = found(waits, kind_of(work))
+    if estimate is not None and not holds(estimate, at_is_long, False):
+        return False
+    queue = get(stream, at_backend)
+    calls = calls_of(queue)
     number = get(stream, at_sequence)
     try:
         is_idle = queue.spin_poll() if calls is None else calls.spin_poll()
@@ -261,12 +279,22 @@ cdef bint has_passed_soon(object stream, object sequence) except -1:
         check_after_failure(stream)
         raise
     if not is_idle:
-        misses = min(2 * get(stream, at_spin_misses) + 1, 63)
-        put(stream, at_spin_misses, misses)
-        put(stream, at_spin_backoff, misses)
         return False
-    put(stream, at_spin_misses, zero)
     if number > get(stream, at_verified):
         put(stream, at_verified, number)
     note_passed(stream, number)
+    if estimate is not None:
+        estimate.note(0.0)
     return True
+
+
+def Waits_passes_soon(stream, sequence):
+    cdef object queue  # which keeps the driver's stream
+    cdef DriverStream calls = None
+    if on and isa(stream, Stream) and holds(stream, at_broken, None):
+        queue = get(stream, at_backend)
+        calls = calls_of(queue)
+    if calls is None:
+        return python["Waits.passes_soon"](stream, sequence)
+    calls.look_for(sequence)
+    return advance(stream) >= <int64_t>sequence

@@ -20,6 +20,7 @@ from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
 from numbasync.device.event import Event, EventPool
+from numbasync.device.latency import Latent
 from numbasync.device.limit_scope import InFlight as InFlight
 from numbasync.device.limit_scope import Limit, limits_here
 from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin, as_policy
@@ -37,7 +38,7 @@ MOST_PRIORITY = 2**31 - 1  # a driver takes 32 bits, and the nearest priority th
 
 
 @known
-class Device(Public):
+class Device(Latent, Public):
     """One GPU, or one virtual CPU device. Returned by `devices()`, never constructed.
 
     Attributes:
@@ -72,6 +73,7 @@ class Device(Public):
         self.ring = Ring(backend)
         in_child(self.ring.start_over)
         self._lock = threading.RLock()
+        self.latency = "normal"
         self._dropped_streams: dict[int, list[protocols.Stream]] = {}
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._policy: SchedulingPolicy | None = None

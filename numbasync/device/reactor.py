@@ -1,97 +1,40 @@
-"""The reactor: watches the streams' completion for one event loop, first by polling, then asleep.
+"""The reactor: watches the streams' completion for one event loop, by polling and asleep.
 
 This module knows no CUDA and no device, only the `Watched` protocol, so that the protocol can
-be tested with a counter. While work is short, the reactor polls once a loop turn. When no stream
-has moved for the spin budget, the reactor stops turning the loop and asks the device to notify
-the loop's waker. Where waits take equally long each time, the reactor polls again when the next
-completion is due. An idle reactor schedules nothing.
+be tested with a counter. Short work is polled once a loop turn. For longer work the loop sleeps
+until shortly before the work is due, by the last waits for like work; a timer with microseconds
+ends the sleep. What nobody could foresee is polled now and then, and later notifies the loop's
+waker, too. An idle reactor schedules nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import operator
 import threading
 import time
 import weakref
 from bisect import insort
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable
+from typing import Any
 
-from numbasync.backend import protocols
+from numbasync.device.loop_alarm import Alarm
+from numbasync.device.loop_turns import need_not_wait as need_not_wait
 from numbasync.device.loop_wakeup import Waker as Waker
-from numbasync.device.wait_estimate import LatencyEstimate
+from numbasync.device.wait_estimate import LATENESS_S, LastWaits, WaitEstimate
+from numbasync.device.watched import ReactorStatistics, Watched
 from numbasync.errors import InternalError, StateError
-from numbasync.native import compiled, known
+from numbasync.native import known
 
-# uvloop and asyncio sleep whole milliseconds; finer timers return immediately.
-POLL_SECONDS = 0.001
+POLL_SECONDS = 0.001  # between polls where a notification alone would end the sleep, and may not
 # A fault stops a stream before its notification: while asleep, query the driver this often.
 WATCHDOG_SECONDS = 0.1
-PATIENCE = 16  # awaits of finished work per turn of the loop
+MOST_SPINNING = 4  # tasks that poll for themselves at a time; others are woken by the reactor
 
-_finished_awaits = itertools.count(1)
-
-
-@compiled
-def turn_is_due() -> bool:
-    """Whether an await whose work is done must let the loop turn: every `PATIENCE`-th must."""
-    return next(_finished_awaits) % PATIENCE == 0
-
-
-def need_not_wait() -> Generator[None, None, None]:
-    """For an await whose work is done. Every `PATIENCE`-th call lets the loop turn: a task that
-    awaits one short operation after the other must not keep other tasks from running.
-    """
-    if turn_is_due():
-        yield
-
-
-class Watched(Protocol):
-    """A stream, as seen by the reactor."""
-
-    @property
-    def spin_seconds(self) -> float: ...
-
-    def advance(self) -> int:
-        """Retire finished submissions; the latest sequence number that the stream has passed."""
-        ...
-
-    def wake(self, sequence: int, waker: protocols.Waker) -> bool:
-        """Notify `waker` once past `sequence`. False if the notification may be late or lost."""
-        ...
-
-    def query_device(self) -> bool:
-        """Query the driver. Everything on the stream counts as passed if the stream is broken, or
-        is idle although its counter lags; whether either was found.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReactorStatistics:
-    """What one loop's reactor has done so far.
-
-    Attributes:
-        waiting: futures that wait now.
-        turns: polls of all streams.
-        sleeps: times that the reactor slept instead of turning the loop.
-        rings: notifications of the waker.
-        completed: futures that were woken.
-    """
-
-    waiting: int
-    turns: int
-    sleeps: int
-    rings: int
-    completed: int
-
-
-# A sequence number, the future that waits for it, and what to call to complete the future.
-_Waiter = tuple[int, "asyncio.Future[Any]", Callable[[None], None]]
+# A sequence number, the future that waits for it, what to call to complete the future, and the kind
+# of work; None: work that is polled throughout.
+_Waiter = tuple[int, "asyncio.Future[Any]", Callable[[None], None], Hashable]
 _position = operator.itemgetter(0)
 
 
@@ -99,58 +42,80 @@ _position = operator.itemgetter(0)
 class Reactor:
     """The watcher of one event loop. All methods must be called on that loop's thread."""
 
-    __slots__ = ("__dict__", "__weakref__", "_last", "_queues")
+    __slots__ = (
+        "__dict__", "__weakref__", "_last", "_turning", "last_waits",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         # Each queue is sorted by sequence number: one poll completes a prefix.
         self._queues: dict[Watched, list[_Waiter]] = {}
+        self._began: dict[Watched, float] = {}  # when the wait for the first of a queue began
         # The notification requested of each stream: its sequence number, and whether it will be
         # prompt. Kept without waiters too, because the notification will still arrive.
         self._asked: weakref.WeakKeyDictionary[Watched, tuple[int, bool]] = (
             weakref.WeakKeyDictionary()
         )
-        # Estimates of the next completion, for streams where estimating pays.
-        self._forecasts: weakref.WeakKeyDictionary[Watched, LatencyEstimate] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.last_waits = LastWaits()
+        self._alarm = Alarm()
         self._bell: Waker | None = None
         self._last = 0  # id of the task that called last; a number only, so that no task is kept
+        self.spinning = 0  # tasks that poll for themselves now
         # Of `ops.task_factory`: what was made since the last turn of the loop.
         self.created: Any = None
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
+        self._has_slept = False  # since the last poll
         self._moved_at = 0.0
         self._checked_at = 0.0
         self._turns = self._sleeps = self._rings = self._completed = 0
 
+    # --- tasks that poll for themselves ---
+
     def is_awaited_by_one(self) -> bool:
-        """Whether the running task was also the last to call, and nothing is watched: as far as is
-        known here, a turn of the loop would serve no other task.
+        """Whether the running task was also the last to call, and no other work is being polled: as
+        far as is known here, a turn of the loop would serve no other task.
         """
         before, self._last = self._last, id(asyncio.current_task())
-        return before == self._last and not self._queues
+        return before == self._last and not self._turning
 
-    def wait(self, stream: Watched, sequence: int) -> asyncio.Future[None]:
-        """A future that is done when `stream` has passed `sequence`, or is broken."""
+    def note_poll(self) -> None:
+        """Count a poll that a task made for itself."""
+        self._turns += 1
+
+    def note_end(self, kind: Hashable, seconds: float) -> None:
+        """Note the end of a task's own polls: how long its wait took."""
+        self._completed += 1
+        self.last_waits.note(kind, seconds)
+
+    # --- waiting ---
+
+    def wait(
+        self, stream: Watched, sequence: int, kind: Hashable = "", began: float | None = None
+    ) -> asyncio.Future[None]:
+        """A future that is done when `stream` has passed `sequence`, or is broken. See `watch`."""
         future: asyncio.Future[None] = self._running_loop().create_future()
-        self.watch(stream, sequence, future, future.set_result)
+        self.watch(stream, sequence, future, future.set_result, kind, began)
         return future
 
     def watch(
         self, stream: Watched, sequence: int, future: asyncio.Future[Any],
-        complete: Callable[[None], None],
+        complete: Callable[[None], None], kind: Hashable = "", began: float | None = None,
     ) -> None:  # fmt: skip
         """Call `complete(None)`, unless `future` is done, when `stream` has passed `sequence`, or
         is broken.
+
+        Args:
+            kind: the kind of work, whose last waits foresee the end of this one; None: poll
+                throughout.
+            began: when the wait began, by `perf_counter`; None: now.
         """
         now = self._moved_at = time.perf_counter()
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queues[stream] = []
-            if 0 < stream.spin_seconds < math.inf:  # 0: never polls; infinity: only polls
-                self._forecasts.setdefault(stream, LatencyEstimate()).begin(now)
-        waiter = sequence, future, complete
+            self._began[stream] = now if began is None else began
+        waiter = sequence, future, complete, kind
         if not queue or queue[-1][0] <= sequence:
             queue.append(waiter)
         else:
@@ -171,24 +136,25 @@ class Reactor:
         if queue is not None:
             queue[:] = [w for w in queue if w[1] is not future]
             if not queue:
-                del self._queues[stream]
+                del self._queues[stream], self._began[stream]
         if not self._queues:
             self._cancel_next()
 
     def close(self) -> None:
         """Hand the waker on to the next loop; the caller has found this loop closed."""
         self._queues.clear()
+        self._began.clear()
         self._asked.clear()
         self._next = None
         waker, self._bell = self._bell, None
         if waker is not None:
             Waker.hand_on(waker)
+        self._alarm.close()
 
     def __del__(self) -> None:
         # The loop was collected before a later loop called `close`.
-        waker = getattr(self, "_bell", None)
-        if waker is not None:
-            Waker.hand_on(waker)
+        if hasattr(self, "_bell"):
+            self.close()
 
     @property
     def is_orphaned(self) -> bool:
@@ -197,7 +163,7 @@ class Reactor:
         return loop is None or loop.is_closed()
 
     def statistics(self) -> ReactorStatistics:
-        waiting = sum(len(q) for q in self._queues.values())
+        waiting = self.spinning + sum(len(q) for q in self._queues.values())
         return ReactorStatistics(waiting, self._turns, self._sleeps, self._rings, self._completed)
 
     def __repr__(self) -> str:
@@ -217,6 +183,7 @@ class Reactor:
             self._next.cancel()
             self._next = None
         self._turning = False
+        self._alarm.stop()
 
     def _turn_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         self._cancel_next()
@@ -228,52 +195,65 @@ class Reactor:
         self._next = None
         self._turning = False
         self._turns += 1
-        moved = self._settle()
+        has_slept, self._has_slept = self._has_slept, False
+        moved = self._settle(has_slept)
         if not self._queues:
             return
         loop = self._running_loop()
         now = time.perf_counter()
         if moved:
             self._moved_at = now
-        still = now - self._moved_at
-        due, looks_on = self._due(now)
-        looks_on = looks_on or any(still < self._patience(stream) for stream in self._queues)
-        if looks_on and still <= WATCHDOG_SECONDS:
+        seconds, is_timed, asked = self._plan(now)
+        if not seconds and now - self._moved_at <= WATCHDOG_SECONDS:
             self._turn_soon(loop)
             return
-        rings = not looks_on and self._ask_for_rings(loop)
+        # Without a timer, the notification alone ends the sleep: uvloop and asyncio sleep whole
+        # milliseconds.
+        if asked and not self._ask_for_rings(loop, asked):
+            seconds = min(seconds, POLL_SECONDS)
         # While another thread computes, each driver call takes a switch interval. Work that has
         # completed meanwhile must not wait for a notification as well, so poll once more.
-        if self._settle() or self._has_reported(now) or self._settle() or looks_on:
+        asks_driver = asked or now - self._checked_at > WATCHDOG_SECONDS
+        if (
+            asks_driver and (self._settle() or self._has_reported(now) or self._settle())
+        ) or not seconds:
             if self._queues:
                 self._turn_soon(loop)
             return
         self._sleeps += 1
-        seconds = min(due - now, WATCHDOG_SECONDS) if rings else POLL_SECONDS
-        self._next = loop.call_later(seconds, self._turn)
+        self._has_slept = True
+        if not is_timed or not self._alarm.start(loop, seconds, self._turn):
+            self._next = loop.call_later(max(seconds, POLL_SECONDS), self._turn)
 
-    def _patience(self, stream: Watched) -> float:
-        """How many seconds to poll `stream` before sleeping."""
-        estimate = self._forecasts.get(stream)
-        patience = stream.spin_seconds
-        return patience if estimate is None else max(patience, estimate.patience())
-
-    def _due(self, now: float) -> tuple[float, bool]:
-        """The estimated time at which polling has to begin again; and whether a stream is to be
-        polled now. Polling pays, because waking a sleeping processor takes half a millisecond.
+    def _plan(self, now: float) -> tuple[float, bool, list[Watched]]:
+        """The seconds until the next poll, 0: in the loop's next turn; whether a timer ends them;
+        and the streams that are to notify the waker.
         """
-        due, is_near = math.inf, False
-        for stream in self._queues:
-            estimate = self._forecasts.get(stream)
-            if estimate is not None:
-                start = estimate.begin_looking()
-                is_near |= start <= now < start + estimate.WINDOW_S
-                if start > now:
-                    due = min(due, start)
-        return due, is_near
+        seconds, is_timed, asked = WATCHDOG_SECONDS, False, list[Watched]()
+        lateness = self._alarm.lateness
+        for stream, queue in self._queues.items():
+            spin, kind, elapsed = stream.spin_seconds, queue[0][3], now - self._began[stream]
+            if spin == math.inf or (kind is None and spin):
+                return 0.0, False, []
+            if not spin or (not self._alarm.has_timers and elapsed >= spin):
+                asked.append(stream)
+                continue
+            estimate = self.last_waits.get(kind, _UNKNOWN)
+            wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
+            if elapsed >= spin and (
+                lateness.is_long or estimate.needs_notification(elapsed, lateness.seconds)
+            ):
+                asked.append(stream)
+            if wait < seconds:
+                seconds, is_timed = wait, True
+        return seconds, is_timed and seconds > 0, asked
 
-    def _settle(self) -> bool:
-        """Wake every waiter whose sequence number was passed; whether there was any."""
+    def _settle(self, has_slept: bool = False) -> bool:
+        """Wake every waiter whose sequence number was passed; whether there was any.
+
+        Args:
+            has_slept: the loop was asleep until now.
+        """
         moved = False
         waiter: _Waiter | None
         for stream, queue in list(self._queues.items()):
@@ -283,7 +263,7 @@ class Reactor:
                 self._fail(stream, error)
                 moved = True
                 continue
-            count = 0
+            count, kind = 0, queue[0][3]
             for waiter in queue:
                 if waiter[0] > passed:
                     break
@@ -295,16 +275,26 @@ class Reactor:
                 moved = True
                 self._completed += count
                 del queue[:count]
-                if stream in self._forecasts:
-                    self._forecasts[stream].end(time.perf_counter())
+                self._note_end(stream, kind, has_slept)
                 if not queue:
-                    del self._queues[stream]
+                    del self._queues[stream], self._began[stream]
                     self._asked.pop(stream, None)
         return moved
 
+    def _note_end(self, stream: Watched, kind: Hashable, has_slept: bool) -> None:
+        """Note the end of the wait for the first of a queue, which begins the next one's."""
+        if 0 < stream.spin_seconds < math.inf:
+            now = time.perf_counter()
+            if kind is not None:
+                # Work that was done before the loop woke: it has to wake earlier the next time.
+                early = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
+                self.last_waits.note(kind, now - self._began[stream] - early)
+            self._began[stream] = now
+
     def _fail(self, stream: Watched, error: Exception) -> None:
         """Pass the `error` of polling `stream` to its awaiters, which would wait for ever."""
-        for _, future, _ in self._queues.pop(stream):
+        self._began.pop(stream)
+        for _, future, _, _ in self._queues.pop(stream):
             if not future.done():
                 future.set_exception(error)
         self._asked.pop(stream, None)
@@ -325,8 +315,10 @@ class Reactor:
                 any_passed = True
         return any_passed
 
-    def _ask_for_rings(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Request a notification of every stream for its first waiter; whether all are prompt."""
+    def _ask_for_rings(self, loop: asyncio.AbstractEventLoop, streams: list[Watched]) -> bool:
+        """Request a notification of these streams for their first waiters; whether all are
+        prompt.
+        """
         if self._bell is None:
             waker = Waker.take()
             try:
@@ -335,15 +327,15 @@ class Reactor:
                 Waker.hand_on(waker)
                 return False
             self._bell = waker
-        for stream, queue in self._queues.items():
-            front = queue[0][0]
+        for stream in streams:
+            front = self._queues[stream][0][0]
             if self._asked.get(stream, (-1, False))[0] < front:
                 try:
                     rings = stream.wake(front, self._bell)
                 except Exception:  # the next poll, or driver query, raises the actual error
                     rings = False
                 self._asked[stream] = (front, rings)
-        return all(self._asked[stream][1] for stream in self._queues)
+        return all(self._asked[stream][1] for stream in streams)
 
     def _on_wakeup(self) -> None:
         if self._bell is not None:
@@ -353,6 +345,8 @@ class Reactor:
             self._cancel_next()
             self._turn()
 
+
+_UNKNOWN = WaitEstimate()  # of work that was never waited for long
 
 # The loop holds its reactor, in this attribute. The futures in a reactor hold the loop, so any
 # other holder of the reactor would keep a dropped loop alive, with all that its tasks hold.

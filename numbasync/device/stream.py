@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from numbasync.arguments import with_type
 from numbasync.backend import protocols
 from numbasync.device import reactor
-from numbasync.device.in_flight import Progress
 from numbasync.device.submission import Submission
+from numbasync.device.waits import Waits
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError
 from numbasync.native import compiled, known
 from numbasync.public import Public
@@ -46,11 +46,8 @@ class CudaStreamLike(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
-MAX_SPIN_BACKOFF = 63  # most awaits without a spin poll after spin polls that missed
-
-
 @known
-class Stream(Progress, Public):
+class Stream(Waits, Public):
     """An ordered queue of work on one device.
 
     Made by `device.new_stream()` or `await Stream.create(device)`. Streams do not wait for
@@ -61,7 +58,7 @@ class Stream(Progress, Public):
         number: the stream's number in the process, for messages.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_follows", "_spin_backoff", "_spin_misses")
+    __slots__ = ("__dict__", "__weakref__", "_follows")
     # True: the program has no access to the stream, and so cannot order its work.
     is_internal = False
 
@@ -70,8 +67,6 @@ class Stream(Progress, Public):
         self.device = device
         self.number = next(_numbers)
         self._numba: weakref.ref[Any] | None = None
-        # After a spin poll that missed: how many awaits go without one, and how many are left.
-        self._spin_misses = self._spin_backoff = 0
         # Per other stream, the sequence number that later work of this stream is ordered after;
         # None: of no stream.
         self._follows: weakref.WeakKeyDictionary[Stream, int] | None = None
@@ -174,71 +169,6 @@ class Stream(Progress, Public):
         if not self.backend.wait(event):
             events.give(event)
         self.follow(other, number)
-
-    # --- watching ---
-
-    @property
-    def spin_seconds(self) -> float:
-        return self.device.backend.spin_seconds
-
-    def wake(self, sequence: int, waker: protocols.Waker) -> bool:
-        # The notification comes behind all enqueued work, and the backend knows only the work
-        # before the latest signal. Unsignalled work behind it would make the wake-up late.
-        return self.backend.wake(sequence, waker) and self._signalled >= self._sequence
-
-    @compiled
-    def has_passed_soon(self, sequence: int) -> bool:
-        """Whether the device has passed `sequence`; for an await, which may look for a moment."""
-        return self.advance() >= sequence or (
-            reactor.current().is_awaited_by_one() and self._spin_poll()
-        )
-
-    def wait(self, sequence: int) -> Generator[Any, None, None]:
-        """Suspend the running task until the device has passed `sequence`."""
-        if self.has_passed_soon(sequence):
-            yield from reactor.need_not_wait()
-        else:
-            yield from self.wait_for_signal(sequence)
-
-    def wait_for_signal(self, sequence: int) -> Generator[Any, None, None]:
-        """Suspend the running task until a signal says that the device has passed `sequence`."""
-        watcher = reactor.current()
-        if self._signalled < sequence:
-            self.ensure_signalled(sequence)
-            if self.advance() >= sequence:
-                yield from reactor.need_not_wait()
-                return
-        future = watcher.wait(self, sequence)
-        try:
-            yield from future
-        finally:
-            if future.cancelled():
-                watcher.forget(self, future)
-
-    def _spin_poll(self) -> bool:
-        """Poll for a moment, without letting the loop turn, whether the stream is idle. After each
-        miss in a row, the number of awaits without a spin poll doubles.
-        """
-        if self._spin_backoff:
-            self._spin_backoff -= 1
-            return False
-        number = self._sequence
-        try:
-            is_idle = self.backend.spin_poll()
-        except BaseException:
-            self._is_broken()
-            self.check()  # raises the fault, whose message names the work that was running
-            raise
-        if not is_idle:
-            self._spin_misses = self._spin_backoff = min(
-                2 * self._spin_misses + 1, MAX_SPIN_BACKOFF
-            )
-            return False
-        self._spin_misses = 0
-        self._has_passed(number)
-        self.verified = max(self.verified, number)
-        self.advance()
-        return True
 
     # --- what users call ---
 

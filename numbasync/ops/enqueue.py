@@ -20,9 +20,16 @@ T = TypeVar("T")
 
 
 def context_for(
-    op: Operation[Any], stream: Stream, pool: MemoryPool | None, site: CallSite | None
+    op: Operation[Any],
+    stream: Stream,
+    pool: MemoryPool | None,
+    site: CallSite | None,
+    name: str | None = None,
 ) -> Context:
     """A context for running `op` on `stream`, submitted at `site`.
+
+    Args:
+        name: of the submission, where it is known: `op.label` may be put together anew.
 
     Raises:
         DeviceMismatchError: the pool belongs to another device.
@@ -32,7 +39,7 @@ def context_for(
     pool = pool or stream.device.pool
     if pool.device is not stream.device.backend:
         raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
-    ctx = Context(stream, pool, op.label, site)
+    ctx = Context(stream, pool, op.label if name is None else name, site)
     if stream.device.is_limited:
         ctx.admission = Admission(stream.device)
     return ctx

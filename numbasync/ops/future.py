@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite
 from numbasync.device.submission import Submission
+from numbasync.native import compiled, core
 from numbasync.ops import submission_queue
 from numbasync.ops.consume import warn_of_waste
 from numbasync.ops.deferred_value import Later, made
@@ -128,6 +129,7 @@ class DeviceFuture(Submitting[T], Public):
         """The enqueued work; None if there is none."""
         return self._submission
 
+    @compiled
     def __await__(self) -> Generator[Any, None, T]:
         try:
             reactor.current()  # raises without a loop, before anything is submitted
@@ -152,7 +154,7 @@ class DeviceFuture(Submitting[T], Public):
                     if submission.done:
                         yield from reactor.need_not_wait()
                     else:
-                        yield from submission.stream.wait(submission.sequence)
+                        yield from submission.stream.wait(submission.sequence, submission)
                     for copy_back in self._copy_backs:
                         yield from copy_back.wait()
                 except BaseException:
@@ -284,3 +286,7 @@ def _warn_failed(name: str, error: BaseException) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
+
+
+if core is not None:
+    core.know_futures(DeviceFuture, State, starting)

@@ -148,7 +148,7 @@ class _Enqueued:
                 yield from reactor.need_not_wait()
             else:
                 # No completion signal of its own: one signal behind many operations is enough.
-                yield from submission.stream.wait(submission.sequence)
+                yield from submission.stream.wait(submission.sequence, submission)
             return self.value()
         finally:
             del self, submission  # as in `awaiting`

@@ -276,7 +276,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
         if submission.done:
             yield from reactor.need_not_wait()
         else:
-            yield from stream.wait(submission.sequence)
+            yield from stream.wait(submission.sequence, submission)
         submission.raise_error()
         stream.verify(submission.sequence)
         return op.result()

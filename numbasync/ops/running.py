@@ -54,6 +54,7 @@ class Runs:
         """
         return run.async_on(self, stream)
 
+    @compiled
     def schedule(self: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
         """A future on the policy's next stream; the work starts at its first await."""
         return run.schedule(self, policy)

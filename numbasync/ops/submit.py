@@ -182,7 +182,7 @@ class Submitting(Generic[T]):
         if op.has_fast_path and not is_limited(self._admission) and self._begins_at_once(op):
             return
         try:
-            self._ctx = context_for(op, self.stream, self._pool, self._site)
+            self._ctx = context_for(op, self.stream, self._pool, self._site, self._name)
         except Exception as error:
             self._fail(error)
             return
@@ -258,7 +258,9 @@ class Submitting(Generic[T]):
                     ctx.detach()
                     ctx.close()
                     raise
-                self._submission, self._copy_backs = ctx.close(), ctx.copy_backs
+                # As in `_begins_at_once`.
+                submission = ctx.close(signal=not self._awaited)
+                self._submission, self._copy_backs = submission, ctx.copy_backs
             self._end(State.SUBMITTED)
         except Exception as failed:
             self._fail(named(failed, ctx))

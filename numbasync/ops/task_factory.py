@@ -20,6 +20,7 @@ from numbasync.arguments import with_type
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.submission import Submission
+from numbasync.device.wait_estimate import kind_of
 from numbasync.errors import CallerError, DeviceLostError, DriverError, OperationError
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
 from numbasync.ops.gather import _Enqueued, _start
@@ -202,7 +203,13 @@ class _Created:
             if submission.done:
                 future.complete()
             else:
-                watcher.watch(submission.stream, submission.sequence, future, future.complete)
+                watcher.watch(
+                    submission.stream,
+                    submission.sequence,
+                    future,
+                    future.complete,
+                    kind_of(submission),
+                )
             del future
 
 

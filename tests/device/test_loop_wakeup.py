@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from numbasync.device import reactor
+from numbasync.device.loop_alarm import Alarm
+from numbasync.device.loop_wakeup import Timer
 from numbasync.device.reactor import Waker
 from tests.device.fake_streams import FakeStream, run, turns
-from tests.waiting import LOOPS
+from tests.waiting import LOOPS, eventually
 
 
 @pytest.fixture(params=LOOPS, autouse=True)
@@ -110,3 +114,87 @@ def test_a_system_without_eventfd_is_rung_through_sockets(
 
     run(loop_factory, main())
     close(bells[0])
+
+
+# --- timers ---
+
+
+def test_a_timer_wakes_the_loop_once_at_its_time(loop_factory: Any) -> None:
+    async def main() -> None:
+        loop, alarm = asyncio.get_running_loop(), Alarm()
+        rung: list[float] = []
+        begin = time.perf_counter()
+        for seconds in (0.0, 1e-7, 0.0004, 0.0123):
+            rung.clear()
+            begin = time.perf_counter()
+            assert alarm.start(loop, seconds, lambda: rung.append(time.perf_counter()))
+            await eventually(lambda: rung)
+            assert rung[0] >= begin + seconds
+            await turns(50)
+            assert len(rung) == 1
+        alarm.start(loop, 0.001, lambda: rung.append(0.0))
+        alarm.start(loop, 0.002, lambda: rung.append(1.0))  # in the place of the first
+        await eventually(lambda: len(rung) > 1)
+        assert rung[1:] == [1.0]
+        alarm.start(loop, 0.001, lambda: rung.append(0.0))
+        time_is_over(alarm)
+        alarm.stop()
+        await turns(50)
+        assert rung[1:] == [1.0]
+        alarm.close()
+
+    run(loop_factory, main())
+
+
+def time_is_over(alarm: Alarm) -> None:
+    """Wait until the timer of the alarm has run out, while the loop does not turn."""
+    assert alarm._timer is not None
+    assert select.select([alarm._timer.fileno], [], [], 300)[0]
+
+
+def test_timers_are_handed_on_stopped(loop_factory: Any) -> None:
+    numbers = set()
+
+    async def main() -> None:
+        alarm = Alarm()
+        assert alarm.start(asyncio.get_running_loop(), 0.0001, lambda: None)
+        time_is_over(alarm)
+        timer = alarm._timer
+        assert timer is not None
+        numbers.add(timer.fileno)
+        alarm.close()
+        assert not select.select([timer.fileno], [], [], 0)[0]
+
+    for _ in range(20):
+        run(loop_factory, main())
+    assert len(numbers) == 1
+
+
+def test_a_forked_child_does_not_set_its_parents_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents = Timer.take()
+    Timer.hand_on(parents)
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as a child sees it
+    own = Timer.take()
+    assert own is not parents
+    parents.start(0.0)
+    Timer.hand_on(parents)
+    assert parents not in Timer._spare
+    assert select.select([parents.fileno], [], [], 300)[0], "it would be stopped for the parent"
+    parents.stop()
+    os.close(own.fileno)
+
+
+def test_where_there_are_no_timers(loop_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Timer:
+        raise OSError("no timer can be made")
+
+    monkeypatch.setattr(Timer, "take", fail)
+
+    async def main() -> None:
+        alarm = Alarm()
+        assert not alarm.start(asyncio.get_running_loop(), 0.1, lambda: None)
+        assert not alarm.has_timers
+        alarm.stop()
+        alarm.close()
+
+    run(loop_factory, main())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from numbasync.device import reactor
+from numbasync.device.wait_estimate import LATENESS_S, RING_S, Lateness
 from tests.device.fake_streams import Clock, FakeStream, run, turns
 from tests.waiting import LOOPS, eventually
 
@@ -155,83 +156,176 @@ def test_a_question_that_fails_leaves_nobody_waiting(
     run(loop_factory, main())
 
 
-@pytest.mark.parametrize(
-    ("took", "patient"),
-    [((0.0004, 0.0004), True), ((0.0004, 0.003), False), ((0.003, 0.0004), False),
-     ((0.002, 0.002), False)],
-    ids=str,
-)  # fmt: skip
-def test_what_was_short_twice_is_looked_through(
-    loop_factory: Any, monkeypatch: pytest.MonkeyPatch, took: tuple[float, ...], patient: bool
-) -> None:
-    """To sleep and to be woken would take a third as long again."""
+class Alarms:
+    """Stands for the alarm of a reactor: notes when it is to ring, and rings when the test says."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.seconds, self.lateness = clock, list[float](), Lateness()
+        self.has_timers = True
+        self.call: Callable[[], None] | None = None
+
+    def start(self, loop: object, seconds: float, call: Callable[[], None]) -> bool:
+        self.seconds.append(seconds)
+        self.call = call
+        return self.has_timers
+
+    def stop(self) -> None:
+        self.call = None
+
+    close = stop
+
+    def ring(self) -> None:
+        """Let the time pass until the alarm, and ring it."""
+        self.clock.now += self.seconds[-1]
+        call, self.call = self.call, None
+        assert call is not None
+        call()
+
+
+@pytest.fixture
+def alarms(monkeypatch: pytest.MonkeyPatch) -> Alarms:
     clock = Clock()
+    alarms = Alarms(clock)
     monkeypatch.setattr(reactor, "time", clock)
+    monkeypatch.setattr(reactor, "Alarm", lambda: alarms)
+    return alarms
+
+
+async def polls_on(stream: FakeStream) -> bool:
+    before = stream.looks
+    await turns(20)
+    return stream.looks >= before + 15
+
+
+def test_what_takes_as_long_every_time_is_polled_when_it_is_due(
+    loop_factory: Any, alarms: Alarms
+) -> None:
+    clock = alarms.clock
 
     async def main() -> None:
-        stream, watcher = FakeStream(spin_seconds=1e-6), reactor.current()
-        for number, seconds in enumerate(took, 1):
-            clock.now = float(number)
-            future = watcher.wait(stream, number)
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        for number in range(1, 4):
+            begin = clock.now
+            alarms.seconds.clear()
+            future = watcher.wait(stream, number, "work")
+            known = number == 3
+            assert await polls_on(stream) is not known
+            if not known:
+                clock.now += 4e-4  # longer than a wait of which nothing is known is polled
             await turns()
-            clock.now += seconds
+            while alarms.call is not None and clock.now + alarms.seconds[-1] < begin + 0.01:
+                alarms.ring()
+                await turns()
+            assert len(alarms.seconds) <= 3 if known else len(alarms.seconds) > 10
+            assert (await polls_on(stream)) is known, "shortly before it is due"
+            clock.now = begin + 0.01
             stream.reach(number)
             await future
-        clock.now = 10.0
-        future = watcher.wait(stream, 3)
-        looked = []
-        for at in (0.0003, 0.00049, 0.00051):
-            clock.now = 10.0 + at
+        assert [number for number, _ in stream.bells] == [1, 2], "nobody knew"
+
+    run(loop_factory, main())
+
+
+def test_what_was_done_before_the_loop_woke_is_polled_earlier_the_next_time(
+    loop_factory: Any, alarms: Alarms
+) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        for number in (1, 2):
+            begin = alarms.clock.now
+            future = watcher.wait(stream, number, "work")
             await turns()
-            before = stream.looks
-            await turns(20)
-            looked.append(stream.looks >= before + 15)
-        assert looked == [patient, patient, False]
-        stream.reach(3)
+            alarms.clock.now += 1e-3
+            await turns()
+            stream.passed = number
+            alarms.ring()
+            await future
+        took = alarms.clock.now - begin
+        start, end = watcher.last_waits["work"].window(0.0)
+        assert start < took - LATENESS_S < end
+
+    run(loop_factory, main())
+
+
+def test_what_takes_longer_than_is_foreseen_notifies_the_loop_too(
+    loop_factory: Any, alarms: Alarms
+) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        future = watcher.wait(stream, 1)
+        await turns()
+        while not stream.bells:
+            alarms.clock.now += 1e-4
+            await turns()
+            if alarms.call is not None:
+                alarms.ring()
+        assert RING_S <= alarms.clock.now < 1.2 * RING_S
+        stream.reach(1)
         await future
 
     run(loop_factory, main())
 
 
-def test_what_takes_as_long_every_time_is_looked_for_when_it_is_due(
-    loop_factory: Any, monkeypatch: pytest.MonkeyPatch
+def test_where_timers_are_late_the_loop_is_notified_early(
+    loop_factory: Any, alarms: Alarms
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(reactor, "time", clock)
-
-    async def looks_on(stream: FakeStream, at: float) -> bool:
-        clock.now = at
-        reactor.current().look()
-        await turns()
-        before = stream.looks
-        await turns(20)
-        return stream.looks >= before + 15
-
     async def main() -> None:
-        stream, watcher = FakeStream(spin_seconds=1e-6), reactor.current()
-        found = []
-        for number in range(1, 5):
-            begin = clock.now = 10.0 * number
-            future = watcher.wait(stream, number)
-            await turns()
-            due = [begin + s for s in (0.4900, 0.4990, 0.5010, 0.5020)]
-            found.append([await looks_on(stream, at) for at in due])
-            clock.now = begin + 0.5
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        alarms.lateness.note(1.0)
+        future = watcher.wait(stream, 1)
+        assert await polls_on(stream) and not stream.bells
+        alarms.clock.now += 3.1e-4
+        await turns()
+        assert stream.bells and alarms.call is not None, "and the timer is set all the same"
+        stream.reach(1)
+        await future
+
+    run(loop_factory, main())
+
+
+def test_where_there_are_no_timers_the_loop_is_notified(loop_factory: Any, alarms: Alarms) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        alarms.has_timers = False
+        future = watcher.wait(stream, 1)
+        await turns()
+        alarms.clock.now += 3.1e-4
+        await turns()
+        assert stream.bells and not alarms.seconds
+        stream.reach(1)
+        await future
+
+    run(loop_factory, main())
+
+
+def test_work_that_is_polled_throughout(loop_factory: Any, alarms: Alarms) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        future = watcher.wait(stream, 1, None)
+        alarms.clock.now += 50.0
+        await turns(20)
+        assert await polls_on(stream)
+        assert not stream.bells and not alarms.seconds
+        stream.passed = 1
+        await future
+
+    run(loop_factory, main())
+
+
+def test_the_second_wait_for_a_stream_begins_where_the_first_one_ends(
+    loop_factory: Any, alarms: Alarms
+) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
+        futures = [watcher.wait(stream, n, "work") for n in (1, 2)]
+        for number, future in enumerate(futures, 1):
+            alarms.clock.now += 0.1
             stream.reach(number)
-            await future
-        assert found[0] == found[1] == [False] * 4, "one is no rule"
-        assert found[2] == found[3] == [False, True, True, False]
-        clock.now = 100.0
-        watcher.wait(stream, 5)
-        clock.now = 100.7
-        stream.reach(5)
-        await turns(20)
-        watcher.wait(stream, 6)
-        clock.now = 101.4
-        await turns(20)
-        assert not await looks_on(stream, 101.2), "the last two were not alike"
-        stream.reach(6)
-        await turns(20)
+            watcher.look()
+            await turns()
+            assert future.done()
+        assert watcher.last_waits["work"].is_long
+        assert watcher.last_waits["work"].window(0.0)[0] < 0.1 < 0.11
 
     run(loop_factory, main())
 

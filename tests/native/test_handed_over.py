@@ -11,13 +11,17 @@ import pytest
 
 import numbasync as na
 from numbasync import native
+from numbasync.device import reactor
 from numbasync.device.in_flight import LOOK_EVERY
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
+from numbasync.device.wait_estimate import kind_of
 from numbasync.errors import NumbasyncError, OperationError, StateError
 from numbasync.graphs.buffer_leases import LastLaunch
-from tests.common import add_one, saxpy, waited
+from tests.common import add_one, saxpy
+from tests.device.fake_streams import turns
 from tests.native.null_device import LOST, launches, library
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 
@@ -179,70 +183,97 @@ def test_a_graph_is_awaited_on_its_stream(null: na.Device, on: bool) -> None:
 
 
 def test_a_poll_of_a_stream_that_is_not_idle(null: na.Device, on: bool) -> None:
-    """It counts as missed: nothing is verified, and the next awaits go without one."""
+    """Nothing is verified, a signal is waited for, and the next await polls again."""
     null.policy = na.StreamPoolRoundRobin(null, 1)
     stream, z = null.policy.next_stream(), na.zeros(8).sync()
     add_one(z).sync()
     state: list[Any] = []
 
     async def waits() -> None:
-        for _ in range(2):
-            await add_one(z)  # polled, as the second one of the task
-        library().null_fail(LOST, 2)  # neither the launch nor the poll, and nothing else is asked
-        await add_one(z)
-        library().null_fail(0, 0)
-        assert stream.verified == stream._sequence
-        state.append(stream.backend.hold())
-        await add_one(z)
-        state.append("done")
-        await add_one(z)  # without a poll
-        assert (stream._spin_misses, stream._spin_backoff) == (1, 0)
+        for _ in range(3):
+            await add_one(z)  # polled, from the second one of the task on
+            library().null_fail(LOST, 2)  # neither the launch nor the poll; nothing else is asked
+            await add_one(z)
+            library().null_fail(0, 0)
+            assert stream.verified == stream._sequence
+            state.append(stream.backend.hold())
+            await add_one(z)
+            state.append("done")
 
     async def main() -> None:
         task = asyncio.ensure_future(waits())
-        while not state and not task.done():
-            await asyncio.sleep(0)
-        assert not task.done() or await task
-        for _ in range(4):
-            await asyncio.sleep(0)
-        assert len(state) == 1 and stream.verified < stream._sequence
-        assert stream._spin_misses == stream._spin_backoff == 1
-        state[0]()
+        for n in range(1, 7, 2):
+            await eventually(lambda n=n: len(state) == n or task.done())
+            assert not task.done() or await task
+            await turns()
+            assert len(state) == n and stream.verified < stream._sequence == stream._signalled
+            state[-1]()
+            await eventually(lambda n=n: len(state) > n)
         await task
 
     na.run(main())
 
 
-def test_no_poll_where_another_task_may_run(null: na.Device, on: bool) -> None:
-    """The first await of a task, and any while another task waits."""
-    streams = [null.new_stream(), null.new_stream()]
-    z, y = (na.zeros(8).sync_on(stream) for stream in streams)
-    for tensor, stream in ((z, streams[0]), (y, streams[1])):
-        add_one[(1,), (8,), stream](tensor).sync()
-    release: list[Callable[[], None]] = []
+def test_when_an_await_polls(null: na.Device, on: bool) -> None:
+    """Not at the first await of a task, nor while the loop polls for others, nor for work that is
+    known to take long.
+    """
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
 
-    async def waits() -> None:
-        await add_one[(1,), (8,), streams[1]](y)
-        release.append(streams[1].backend.hold())
-        await add_one[(1,), (8,), streams[1]](y)
+    work = Submission(stream, "work")
+
+    def polls() -> bool:
+        add_one(z).async_on(stream)
+        return stream.has_passed_soon(stream._sequence, work)
 
     async def main() -> None:
-        await add_one[(1,), (8,), streams[0]](z)  # from here on, the loop has a reactor
-        release.append(streams[0].backend.hold())
-        tasks = [asyncio.ensure_future(waited(add_one[(1,), (8,), streams[0]](z)))]
-        await asyncio.sleep(0)
-        tasks.append(asyncio.ensure_future(waits()))
-        while len(release) < 2 and not tasks[1].done():
-            await asyncio.sleep(0)
-        assert not tasks[1].done() or await tasks[1]
-        await asyncio.sleep(0)
-        assert [stream._spin_misses for stream in streams] == [0, 0]
-        assert [stream.in_flight_count for stream in streams] == [1, 1]
-        for let_go in release:
-            let_go()
-        await asyncio.gather(*tasks)
+        watcher = reactor.current()
+        assert [polls(), polls()] == [False, True]
+        watcher._turning = True  # for other tasks
+        assert not polls()
+        watcher._turning = False
+        assert polls()
+        watcher.last_waits.note("other work", 1.0)
+        watcher.last_waits.note("other work", 1.0)
+        assert polls()
+        watcher.last_waits.note("work", 1.0)
+        assert polls()  # and is noted: of three waits one is short
+        watcher.last_waits.note("work", 1.0)
+        assert polls()
+        for _ in range(3):
+            watcher.last_waits.note("work", 1.0)
+        assert not polls()
+        assert stream.verified < stream._sequence
 
     na.run(main())
+
+
+def test_like_work_has_a_name_and_a_line(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    kinds: list[Any] = []
+    for _ in range(2):
+        add_one(z).async_on(stream)
+        kinds.append(kind_of(z.storage.writer))
+    add_one(z).async_on(stream)
+    kinds.append(kind_of(z.storage.writer))
+    assert kinds[0] == kinds[1] != kinds[2]
+    assert (kind_of(None), kind_of(Submission(stream, "work"))) == ("", "work")
+    code: Any = test_like_work_has_a_name_and_a_line
+    assert kinds[2][:2] == ("add_one(z)", id(code.__code__))
+
+
+def test_a_signalled_number_is_looked_for(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    backend: Any = stream.backend
+    for number in (stream._sequence + 1, 2**32 - 1, 2**32, 2**32 + 1):  # the counter has 32 bits
+        stream._sequence = number - 1
+        release = backend.hold()
+        assert stream.enqueue_signal() == number
+        assert not stream.passes_soon(number)
+        release()
+        assert stream.passes_soon(number)
 
 
 def test_number_zero_is_never_verified(null: na.Device, on: bool) -> None:

@@ -18,7 +18,8 @@ import pytest
 
 import numbasync as na
 from numbasync.device import reactor
-from numbasync.device.reactor import PATIENCE, Waker
+from numbasync.device.loop_turns import PATIENCE
+from numbasync.device.reactor import Waker
 from numbasync.testing import Gate, settle
 from numbasync.tools import cli
 from tests.common import waited

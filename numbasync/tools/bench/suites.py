@@ -21,6 +21,7 @@ from numbasync.tools.bench import (
     graphs,
     host_work,
     interop,
+    kernel_waits,
     launch,
     peer_registry,
     plain_kernels,
@@ -41,7 +42,7 @@ async def _dask(device: Device, rounds: int) -> list[report.Record]:
 
 SUITES: dict[str, Sequence[Part]] = {
     "launch": (launch.tables,),
-    "await": (awaiting.tables,),
+    "await": (awaiting.tables, kernel_waits.tables),
     "flight": (flight.tables,),
     "interop": (interop.tables,),
     "alloc": (alloc.tables,),
