@@ -61,6 +61,11 @@ def lend(device: na.Device, values: Any) -> Any:
     return cuda.to_device(np.ascontiguousarray(values))
 
 
+def memory_of(lent: Any) -> Any:
+    """The object that keeps the memory of what `lend` gave."""
+    return lent.array if isinstance(lent, Lent) else lent.gpu_data
+
+
 def lend_readonly(device: na.Device, values: Any) -> Any:
     lent = lend(device, values)
     if device.kind != "cpu":

@@ -195,8 +195,8 @@ class _Kept:
         self._managed = managed
 
     def __del__(self) -> None:
-        managed = self._managed
-        if managed.contents.deleter:
+        managed = getattr(self, "_managed", None)  # None: half constructed
+        if managed is not None and managed.contents.deleter:
             managed.contents.deleter(managed)
 
 

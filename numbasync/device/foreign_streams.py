@@ -124,6 +124,11 @@ def stream_of_number(device: Device, number: int, owner: Any) -> Stream:
     return stream
 
 
+def is_kept(stream: Stream) -> bool:
+    """Whether the stream is a library's that keeps it for ever, and is therefore kept here, too."""
+    return any(kept is stream for kept in _kept.values())
+
+
 def _adopted(value: object, number: int, device: Device | None) -> Stream:
     if number != LEGACY:
         device = _gpu(backends.stream_ordinal(number))

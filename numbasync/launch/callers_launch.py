@@ -128,16 +128,17 @@ class CallersLaunch(Launch):
             for tensor, is_output in zip(self._tensors, form.outputs, strict=True):
                 storage, source = tensor.own_storage, tensor.source
                 if (
-                    storage is None
-                    or storage.fast_path_device is not backend
-                    or not isinstance(source, Borrowed)
-                    or source.mark is not None
-                    or source.stream not in (0, number)
-                    or not (isinstance(storage.pool, BorrowedOwner) or place.is_captured)
-                    or access.is_written_elsewhere(storage, None)
-                    or (is_output and access.is_read_elsewhere(storage, None))
+                    storage is not None
+                    and storage.fast_path_device is backend
+                    and isinstance(source, Borrowed)
+                    and source.mark is None
+                    and source.stream in (0, number)
+                    and (isinstance(storage.pool, BorrowedOwner) or place.is_captured)
+                    and not access.is_written_elsewhere(storage, None)
+                    and not (is_output and access.is_read_elsewhere(storage, None))
                 ):
-                    return False
+                    continue
+                return False
             args = form.arguments(self._values, self._tensors)
             self.consume()
             launched: bool = backend.launch_at(number, plan.work, args)

@@ -117,8 +117,7 @@ def test_a_launch_is_between_the_librarys_own_calls(device: na.Device, torch: An
                 x += 1
                 add_there(z, x, y).async_on()
                 y = z * 0 + 1
-            expected = z + 0
-        assert (expected.cpu().numpy() == 102).all()
+            assert (z.cpu().numpy() == 102).all()
 
 
 def test_a_captured_graph_has_the_launch(device: na.Device, torch: Any) -> None:
@@ -168,17 +167,16 @@ async def test_a_launch_there_can_be_awaited(device: na.Device, torch: Any) -> N
 # --- memory ----------------------------------------------------------------------------------
 
 
-async def test_memory_whose_array_is_given_another_one_is_kept(
+async def test_memory_of_a_dropped_array_is_kept_until_its_use_has_ended(
     device: na.Device, torch: Any, stream: na.Stream, gate: Gate
 ) -> None:
-    """`x.data = y` lets go of the memory that a launch still reads."""
     out = await na.zeros(SIZE)
     x = torch.full((SIZE,), 5.0, device="cuda")
     copy_to(out, x).sync_on(stream)
     address = x.data_ptr()
     gate.close()
     copy_to(out, x).async_on(stream)
-    x.data = torch.zeros(1, device="cuda")
+    del x
     gc.collect()
     await settle(device)
     poison = [torch.full((SIZE,), 66.0, device="cuda") for _ in range(8)]

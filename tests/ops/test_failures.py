@@ -88,11 +88,12 @@ MARKS: dict[str, Callable[[na.Device, na.Stream], Any]] = {
 
 @pytest.mark.parametrize("mark", MARKS)
 async def test_whatever_is_awaited_on_a_broken_stream_says_so(
-    device: na.Device, stream: na.Stream, plant: Plant, mark: str
+    device: na.Device, stream: na.Stream, plant: Plant, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await na.zeros(4).schedule(stream)
     awaitable = MARKS[mark](device, stream)
     error = plant(stream)
+    replace_method(monkeypatch, stream.backend, "spin_poll", lambda: False)  # which asks the driver
     with pytest.raises(DeviceLostError) as caught:
         await awaitable
     assert caught.value is error

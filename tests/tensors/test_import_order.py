@@ -14,7 +14,7 @@ import numbasync as na
 from numbasync.errors import AccessConflictError
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, copy_to, host, saxpy
-from tests.lenders import Lent, lend, seen
+from tests.lenders import Lent, lend, memory_of, seen
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ async def test_an_array_lives_until_the_device_has_passed_its_use(
 ) -> None:
     out = await na.zeros(8)
     x = lend(device, np.arange(8, dtype=np.float32))
-    alive = weakref.ref(x if device.kind != "cpu" else x.array)
+    alive = weakref.ref(memory_of(x))
     gate.close()
     copy_to(out, x).async_on(stream)
     del x
@@ -67,7 +67,7 @@ async def test_an_array_in_host_memory_lives_as_long(
 
 def test_a_tensor_keeps_its_array_and_gives_it_back(device: na.Device) -> None:
     x = lend(device, np.ones(4, np.float32))
-    alive = weakref.ref(x if device.kind != "cpu" else x.array)
+    alive = weakref.ref(memory_of(x))
     t = na.as_tensor(x)
     view = t[1:]
     storage = weakref.ref(t.storage)

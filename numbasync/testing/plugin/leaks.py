@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from numbasync.device import copy_threads
 from numbasync.device.device import Device, devices
+from numbasync.device.foreign_streams import is_kept
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, DriverError
@@ -79,7 +80,9 @@ class Before:
             reports += [
                 f"{device.label}: {stream!r}"
                 for stream in device.streams
-                if stream.number not in before.streams and not _is_of(device.policy, stream)
+                if stream.number not in before.streams
+                and not _is_of(device.policy, stream)
+                and not is_kept(stream)
             ]
         more = leases() - self._leases
         if more > 0:

@@ -173,4 +173,5 @@ async def _another_task(work: _Work) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await asyncio.sleep(0)  # whoever was told of its end lets go of it
         work.stream.synchronize()
