@@ -88,7 +88,7 @@ async def test_pytorch_comes_behind_what_is_enqueued_in_the_block(
     z, x = torch.zeros(SIZE, device="cuda"), torch.ones(SIZE, device="cuda")
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        z + x  # loaded
+        _ = z + x  # loaded
     add(z, x, x).sync_on(stream)
     z.zero_()
     torch.cuda.synchronize()

@@ -44,8 +44,7 @@ def at_every_moment(stream: na.Stream, launch: Callable[[list[Array]], object]) 
         stream.synchronize()
         return moments.count
 
-    for _ in range(3):
-        count = at(0)  # now nothing is compiled
+    count = [at(0) for _ in range(3)][-1]  # now nothing is compiled
     for moment in range(1, count + 1):
         at(moment)
     gc.collect()

@@ -113,8 +113,9 @@ def test_figures_of_the_cpu_device_are_in_microseconds() -> None:
 
 def test_a_figure_may_end_a_line_before_a_block(tmp_path: Path) -> None:
     run: dict[str, Any] = {"machine": {}, "versions": {}}
-    run["tables"] = [table("t", a=3.0, b=2.0) | {"base": "a"}]
-    for timing in run["tables"][0]["timings"]:
+    shown: dict[str, Any] = table("t", a=3.0, b=2.0) | {"base": "a"}
+    run["tables"] = [shown]
+    for timing in shown["timings"]:
         timing |= {"low": 0.0, "high": 9.0}
     (tmp_path / "x.json").write_text(json.dumps(run))
     text = "Of <!-- x: t? a / b -->?<!-- / -->\ntimes.\n\n<!-- x: t -->\nold\n<!-- end -->\n"

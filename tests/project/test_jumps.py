@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
 
@@ -34,11 +35,12 @@ def functions(code: CodeType) -> Iterator[CodeType]:
 def uncovered(code: CodeType) -> Iterator[int]:
     """The lines of jumps back to what a `with` statement covers, which it does not cover."""
     steps = {step.offset: step for step in dis.get_instructions(code)}
-    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]  # of 3.11 on
+    bytecode: Any = dis.Bytecode(code)
+    entries: list[Any] = bytecode.exception_entries
     after = dict(zip(steps, list(steps)[1:], strict=False))
 
     def covering(offset: int) -> set[int]:
-        found = {e.target for e in entries if e.start <= offset < e.end}
+        found: set[int] = {e.target for e in entries if e.start <= offset < e.end}
         return {t for t in found if steps[after.get(t, t)].opname == "WITH_EXCEPT_START"}
 
     for step in steps.values():
