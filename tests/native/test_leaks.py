@@ -136,6 +136,10 @@ def leaves_nothing(device: na.Device, kind: str) -> None:
         def rounds() -> tuple[Counter[str], int, list[int]]:
             for _ in range(times):
                 call()
+            # Whether a cancelled call has written one tensor, both or none depends on the moment;
+            # each tensor keeps its latest writer.
+            for tensor in (work.z, work.x):
+                add_one(tensor).sync_on(work.stream)
             device.synchronize()
             references = [sys.getrefcount(o) for o in (work.z, work.x, work.z.storage, add_one)]
             return objects(), len(device.busy), references
