@@ -93,7 +93,7 @@ def test_with_context_has_stream_device_and_memory(device: na.Device, stream: na
 
     assert na.with_context(build).sync_on(stream) == (stream, device, device.pool, True)
     made = na.with_context(lambda ctx: na.full(2, ctx.device.ordinal)).sync_on(stream)
-    assert made.to_host().sync().tolist() == [0, 0]
+    assert made.to_host().sync().tolist() == [device.ordinal] * 2
 
 
 def test_a_closure_that_gives_no_operation_is_told_so(device: na.Device) -> None:
