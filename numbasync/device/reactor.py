@@ -60,7 +60,9 @@ class Reactor:
         self._alarm = Alarm()
         self._bell: Waker | None = None
         self._last = 0  # id of the task that called last; a number only, so that no task is kept
-        self.spinning = 0  # tasks that poll for themselves now
+        # For each task that polls for itself now, a mark of its own: ^C may come between a number's
+        # change and the `try` that undoes it.
+        self.spinning = set[object]()
         # Of `ops.task_factory`: what was made since the last turn of the loop.
         self.created: Any = None
         self._next: asyncio.Handle | None = None
@@ -163,7 +165,7 @@ class Reactor:
         return loop is None or loop.is_closed()
 
     def statistics(self) -> ReactorStatistics:
-        waiting = self.spinning + sum(len(q) for q in self._queues.values())
+        waiting = len(self.spinning) + sum(len(q) for q in self._queues.values())
         return ReactorStatistics(waiting, self._turns, self._sleeps, self._rings, self._completed)
 
     def __repr__(self) -> str:

@@ -99,15 +99,14 @@ class Waits(Progress):
                 return
         low, kind = has_low_latency(self.device), kind_of(work)
         spin = self.spin_seconds
-        if 0 < spin < math.inf and watcher.spinning < reactor.MOST_SPINNING:
-            if low:
-                spin = (
-                    reactor.WATCHDOG_SECONDS
-                )  # from then on the reactor polls, which finds faults
+        if 0 < spin < math.inf and len(watcher.spinning) < reactor.MOST_SPINNING:
+            if low:  # afterwards the reactor polls, which finds faults
+                spin = reactor.WATCHDOG_SECONDS
             elif watcher.last_waits.is_long(work):
                 spin = 0.0
-            watcher.spinning += 1
+            mark = object()
             try:
+                watcher.spinning.add(mark)
                 before = began
                 while before - began < spin:
                     yield
@@ -122,7 +121,7 @@ class Waits(Progress):
                         return
                     before = time.perf_counter()
             finally:
-                watcher.spinning -= 1
+                watcher.spinning.discard(mark)
         future = watcher.wait(self, sequence, None if low else kind, began)
         try:
             yield from future
