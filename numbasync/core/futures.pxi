@@ -87,10 +87,8 @@ def await_future(self):
     if holds(submission, at_error, None):
         if not is_verified(stream, number):
             python["Progress.verify"](stream, number)
-        value = self._value
-        if not isa(value, Later) and not PyTuple_CheckExact(value):
-            self._asked = self._seen = True  # nothing is left to be reported
-            return value
+        self._asked = self._seen = True  # nothing is left to be reported
+        return self._value  # operations with a fast path defer no value
     return self.value()
 
 
