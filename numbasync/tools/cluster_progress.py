@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import signal
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numbasync as na
@@ -24,6 +28,52 @@ class Finished(NamedTuple):
     values: list[Any]
     seconds: float
     use: dict[str, tuple[int, float]]
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[Callable[[], None]]:
+    """Raise KeyboardInterrupt by Ctrl-C as usual; if it comes while Python's collector runs, by the
+    next call of the function that is given.
+
+    What is raised in a callback of the collector, Python prints and forgets, and `distributed` has
+    one that runs often.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    collects = came = False
+
+    def begin(phase: str, _: dict[str, int]) -> None:
+        nonlocal collects
+        collects = collects or phase == "start"
+
+    def end(phase: str, _: dict[str, int]) -> None:
+        nonlocal collects
+        collects = collects and phase == "start"
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal came
+        came = True
+        if not collects:
+            signal.default_int_handler(number, frame)
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    is_ours = threading.current_thread() is threading.main_thread() and (
+        usual is signal.default_int_handler  # another one is the program's, which knows better
+    )
+    if not is_ours:
+        yield check
+        return
+    gc.callbacks.insert(0, begin)
+    gc.callbacks.append(end)
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        gc.callbacks.remove(begin)
+        gc.callbacks.remove(end)
 
 
 def workers_of(client: Any) -> list[str]:
@@ -62,6 +112,7 @@ def run_tasks(
         TextColumn("{task.fields[rate]}"), TimeElapsedColumn(),
     )  # fmt: skip
     with (
+        noted_interrupts() as check,
         Progress(*shown, console=console) as progress,
         distributed.get_task_stream(client) as stream,
     ):
@@ -72,6 +123,7 @@ def run_tasks(
         values, work = [None] * len(futures), 0
         done = distributed.as_completed(futures, with_results=True)
         for count, (future, value) in enumerate(done, 1):
+            check()
             values[numbers[future.key]] = value
             work += amount(value)
             rate = work / (time.perf_counter() - began) / 1e6

@@ -31,7 +31,7 @@ def used(client: Any) -> dict[str, int]:
     return found
 
 
-def eventually(client: Any, condition: Callable[[], object], seconds: float = 60) -> None:
+def eventually(client: Any, condition: Callable[[], object], seconds: float = 300) -> None:
     """Ask the workers, which takes a moment, until `condition()` holds."""
     end = time.perf_counter() + seconds
     while not condition():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import numbasync as na
 from numbasync.tools import cli, cluster_demo, cluster_pricing
+from numbasync.tools.cluster_progress import noted_interrupts
 
 distributed = pytest.importorskip("distributed", reason="needs the extra dask")
 pytest.importorskip("rich", reason="needs the extra demo")
@@ -26,6 +28,35 @@ def test_the_formula_and_the_kernel_agree(device: na.Device) -> None:
     mean = sums[:, 0].sum() * option.discount() / cluster_pricing.TASK_PATHS
     assert mean == pytest.approx(option.price(), rel=0.02)
     assert (sums == cluster_pricing.simulate(3, option).sync()).all()
+
+
+@pytest.mark.parametrize("when", ["start", "stop"])
+def test_an_interrupt_in_a_callback_of_the_collector_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    lost: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", lost.append)
+    calls: list[str] = []
+
+    def callback(phase: str, _: dict[str, int]) -> None:
+        if phase == when and phase not in calls:
+            calls.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    usual, callbacks = signal.getsignal(signal.SIGINT), list(gc.callbacks)
+    gc.callbacks.append(callback)
+    try:
+        with noted_interrupts() as check:
+            check()
+            gc.collect()
+            assert calls and not lost
+            with pytest.raises(KeyboardInterrupt):
+                check()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        gc.callbacks.remove(callback)
+    assert signal.getsignal(signal.SIGINT) is usual and gc.callbacks == callbacks
 
 
 def test_mistakes_are_named(
