@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,13 @@ def full(*values: Any) -> Any:
     kernel is compiled, which takes seconds on the CPU device and little time on a GPU.
     """
     return pytest.param(*values, marks=pytest.mark.full)
+
+
+def mostly_full(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """Values of a parametrised test, of which all but the ones `kept` are `full`."""
+    chosen = list(values)
+    assert all(value in chosen for value in kept), "there is no such value"
+    return [value if value in kept else full(value) for value in chosen]
 
 
 @na.launcher

@@ -11,11 +11,12 @@ from numba import cuda, int64
 import numbasync as na
 from numbasync import testing
 from numbasync.errors import BarrierDivergenceError
+from tests.common import full
 
 VALUES = np.arange(40) % 7
 
 
-@pytest.fixture(params=["plain", "checked in reverse"])
+@pytest.fixture(params=["plain", full("checked in reverse")])
 def way(request: pytest.FixtureRequest, device: na.Device) -> object:
     """How kernels run: as they are, or checked on the CPU device, with threads in reverse order."""
     is_plain = request.param == "plain" or device.kind == "cuda"

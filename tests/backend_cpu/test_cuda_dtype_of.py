@@ -10,6 +10,7 @@ from numba import cuda
 from numba.np.numpy_support import from_dtype
 
 import numbasync as na
+from tests.common import full
 
 N = 4
 PAIR = np.dtype([("a", np.float32), ("b", np.int64)], align=True)
@@ -57,7 +58,7 @@ def kernel_of(kind: Any) -> na.Launcher:
 
 
 @pytest.mark.parametrize(
-    "dtype", [np.float32, np.float16, np.complex64, np.bool_, PAIR],
+    "dtype", [full(np.float32), np.float16, full(np.complex64), full(np.bool_), PAIR],
     ids=lambda d: str(np.dtype(d).name),
 )  # fmt: skip
 def test_arrays_of_the_type_of_an_argument(device: na.Device, dtype: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from numba import complex64, cuda, float32
 
 import numbasync as na
-from tests.common import host
+from tests.common import full, host
 
 # --- floats ---
 
@@ -79,7 +79,7 @@ def of_three(z, a, b, c):
     z[i, 3] = max((a[i], b[i], c[i]))
 
 
-@pytest.mark.parametrize("dtypes", ["f4 f4 f4", "f4 i4 f8", "u1 i4 i8"])
+@pytest.mark.parametrize("dtypes", [full("f4 f4 f4"), "f4 i4 f8", full("u1 i4 i8")])
 def test_the_least_and_the_largest_of_three(device: na.Device, dtypes: str) -> None:
     """They are compared one after the other, as Python does: the first stays where nothing is
     smaller, so a NaN stays if it comes first, and loses otherwise. The type is the widest.
@@ -170,7 +170,7 @@ def test_float16_arithmetic(device: na.Device) -> None:
 # --- complex and bool ---
 
 
-@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("dtype", [np.complex64, full(np.complex128)])
 def test_complex_numbers(device: na.Device, dtype: Any) -> None:
     @na.launcher
     @cuda.jit

@@ -11,9 +11,9 @@ import pytest
 from numba import cuda, int32
 
 import numbasync as na
-from tests.common import host
+from tests.common import full, host
 
-FLOATS = [np.float32, np.float64]
+FLOATS = [np.float32, full(np.float64)]
 
 
 def nearest(exact: Fraction, dtype: Any) -> Any:

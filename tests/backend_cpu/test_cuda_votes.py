@@ -8,11 +8,11 @@ from numba import cuda
 
 import numbasync as na
 from tests.backend_cpu.values import FULL, bits, signed, values
-from tests.common import host
+from tests.common import full, host
 
 
 # Others vote in tests of some lanes: int32, and what is compared.
-@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+@pytest.mark.parametrize("dtype", [np.int64, full(np.uint8)])
 def test_votes(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit
@@ -88,7 +88,7 @@ def test_a_warp_that_is_not_full(device: na.Device, threads: int) -> None:
     assert host(z).tolist() == want
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [full(np.int64), np.float32, full(np.float64)])
 def test_matches(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit

@@ -8,11 +8,11 @@ from numba import cuda, float32, int32
 
 import numbasync as na
 from tests.backend_cpu.values import FULL, bits, signed, values
-from tests.common import host
+from tests.common import full, host
 
 
 # The others are summed, in `test_sum_of_a_warp`, and scanned.
-@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+@pytest.mark.parametrize("dtype", [np.int32, full(np.float64)])
 def test_shuffles_of_every_kind(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit
@@ -71,7 +71,7 @@ def test_shuffles_of_scalars_and_sums(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z).T, want)
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("dtype", [full(np.int64), np.float32])
 def test_sum_of_a_warp(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit

@@ -325,6 +325,7 @@ def test_a_second_process_compiles_nothing(
     assert done.stdout.split("CpuEngine")[0].strip() == "0 0"
 
 
+@pytest.mark.full
 def test_the_library_of_checks_is_compiled_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

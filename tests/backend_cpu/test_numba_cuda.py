@@ -120,6 +120,7 @@ def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
     assert choose_engine.prepare_kernel(put, keys, 1024, "compiled").engine == "compiled"
 
 
+@pytest.mark.full
 def test_kernels_of_batches_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(FrontEnd, "refusal", property(lambda f: asked.append(f._kernel)))

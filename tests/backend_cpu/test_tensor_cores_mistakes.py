@@ -20,6 +20,7 @@ import numbasync as na
 from numbasync.errors import NumbasyncError
 from numbasync.testing import checked
 from tests.backend_cpu import tensor_core_kernels as kernels
+from tests.common import full
 
 pytestmark = pytest.mark.usefixtures("cpu")
 RNG = np.random.default_rng(3)
@@ -212,7 +213,7 @@ def test_there_are_five_of_each_kind() -> None:
     assert [len(mistakes) for mistakes in MISTAKES.values()] == [5] * 7
 
 
-@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("order", ["forward", full("reverse")])
 @pytest.mark.parametrize(
     ("kind", "number", "job", "old", "new", "told"), ALL, ids=lambda v: v if v in MISTAKES else None
 )

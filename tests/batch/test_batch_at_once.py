@@ -15,7 +15,7 @@ from numbasync.batch.run.replay import BatchGraph
 from numbasync.batch.run.run import BatchOp
 from numbasync.errors import BatchStateError, KernelError
 from numbasync.testing import counters, gate, inject
-from tests.common import add_one, only_fast_path, used
+from tests.common import add_one, full, only_fast_path, used
 
 F32 = np.float32
 X = np.random.default_rng(1).normal(0, 2, 1200).astype(F32)
@@ -48,7 +48,7 @@ def run(record: Callable[[na.CommandBatch], Any], stream: na.Stream) -> Any:
     return b.read_op(id).sync_on(stream)
 
 
-@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "apart"])
+@pytest.mark.parametrize("fuse", [True, full(False)], ids=["fused", "apart"])
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_second_run_gives_the_bits_of_the_first(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, name: str, fuse: bool

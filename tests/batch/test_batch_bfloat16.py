@@ -70,7 +70,8 @@ def test_functions_round_once(device: na.Device) -> None:
 
 # Each of them, and each axis; float16, which takes the same ways, has the rest.
 @pytest.mark.parametrize(
-    ("axis", "names"), [(None, ["sum", "argmax"]), full(0, ["max", "mean"]), (1, ["min", "sum"])]
+    ("axis", "names"),
+    [full(None, ["sum", "argmax"]), full(0, ["max", "mean"]), (1, ["min", "sum"])],
 )
 def test_reductions_accumulate_in_float32(
     device: na.Device, axis: int | None, names: list[str]
@@ -87,6 +88,7 @@ def test_reductions_accumulate_in_float32(
             same(have, want if name == "argmax" else want.astype(BF16))
 
 
+@pytest.mark.full
 def test_softmax_dot_and_norm(device: na.Device) -> None:
     x = np.random.default_rng(5).normal(0, 3, (4, 100)).astype(BF16)
     wide = x.astype(np.float64)

@@ -14,7 +14,7 @@ import numbasync as na
 from numbasync.batch.run.compute import Compute
 from numbasync.batch.run.plan import SMALL
 from numbasync.testing import counters, gate
-from tests.common import add_one, only_fast_path, used
+from tests.common import add_one, full, only_fast_path, used
 
 F32 = np.float32
 X = np.random.default_rng(1).normal(0, 2, 1200).astype(F32)
@@ -79,7 +79,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "apart"])
+@pytest.mark.parametrize("fuse", [True, full(False)], ids=["fused", "apart"])
 @pytest.mark.parametrize("name", [*RECORDS, *CAREFUL])
 def test_it_gives_what_executing_and_reading_gives(
     device: na.Device, stream: na.Stream, request: pytest.FixtureRequest, name: str, fuse: bool

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 import numbasync as na
 from tests.batch.computing import F32, X, Y, computed, each_computed
+from tests.common import full
 from tests.stress.random_batches import expressions
 from tests.stress.trees import check
 
@@ -69,7 +70,7 @@ def test_integers_wrap_and_divide_as_in_numpy(device: na.Device) -> None:
                 assert have.dtype == want.dtype
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [full(np.float16), np.float32, full(np.float64)])
 def test_powers_and_dot_products(device: na.Device, dtype: Any) -> None:
     x = np.abs(X).astype(dtype)[:200] / dtype(2) + dtype(0.25)
     y = Y.astype(dtype)[:200] / dtype(2)

@@ -24,6 +24,7 @@ from numbasync.batch.fusion.tuning import Tuning
 from numbasync.batch.record.recorder import Recorder
 from numbasync.errors import CallerError, DTypeError
 from tests import sessions
+from tests.common import full
 
 ROOT = Path(__file__).parent.parent.parent
 CPU = na.devices("cpu")[0]
@@ -67,7 +68,7 @@ def test_a_source_is_short_and_says_what_it_computes() -> None:
     compile(source, "<source>", "exec")
 
 
-@pytest.mark.parametrize("elements", [1, 2, 4, 8])
+@pytest.mark.parametrize("elements", [1, full(2), 4, full(8)])
 def test_tuning_changes_the_text_and_not_the_result(elements: int) -> None:
     x = np.arange(5000, dtype=np.float32)
     b = na.CommandBatch(CPU, tuning=Tuning(threads=128, elements=elements))
@@ -101,7 +102,7 @@ def test_no_block_has_more_shared_memory_than_it_can(cols: int) -> None:
 
 
 # Alone in a block, and shared by blocks, which takes a little memory more; 3 would fill it.
-@pytest.mark.parametrize(("rows", "counters"), [(9, 0), (4096, 1)])
+@pytest.mark.parametrize(("rows", "counters"), [(9, 0), full(4096, 1)])
 def test_reductions_of_columns_share_what_there_is(rows: int, counters: int) -> None:
     a = np.random.default_rng(1).normal(0, 1, (rows, 3))
     tuning = Tuning(unroll=False, shared_bytes=3 * 256 * 8)
@@ -183,6 +184,7 @@ def test_extents_that_no_kernel_can_have_are_refused(extents: dict[str, Any]) ->
         Tuning(**extents)
 
 
+@pytest.mark.full
 def test_a_row_that_does_not_fit_into_shared_memory_is_computed_again() -> None:
     a = np.random.default_rng(1).normal(0, 1, (3, 700)).astype(np.float32)
     found = []

@@ -12,6 +12,7 @@ import numbasync as na
 from numbasync.batch import Tuning
 from numbasync.batch.codegen import columns, writer
 from numbasync.batch.codegen.writer import KernelText
+from tests.common import full, mostly_full
 
 TUNED = Tuning()
 LOOPS = Tuning(unroll=False)
@@ -27,7 +28,9 @@ def aligned_and_not(array: np.ndarray[Any, Any]) -> list[na.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("dtype", [np.float16, F32, np.float64, np.int32, np.int64, np.bool_])
+@pytest.mark.parametrize(
+    "dtype", mostly_full([np.float16, F32, np.float64, np.int32, np.int64, np.bool_], F32, np.bool_)
+)
 def test_elements_of_every_type_are_moved_four_at_once(device: na.Device, dtype: Any) -> None:
     a = np.random.default_rng(1).integers(0, 2 if dtype is np.bool_ else 100, 3001).astype(dtype)
     for tensor in aligned_and_not(a):
@@ -57,7 +60,7 @@ def test_what_is_broadcast_is_found_by_neighbours(device: na.Device) -> None:
 
 
 # By a warp, four at once; by a block, the last ones cut off; not a multiple of four.
-@pytest.mark.parametrize(("cols", "loads"), [(128, 1), (1032, 3), (601, 0)])
+@pytest.mark.parametrize(("cols", "loads"), [(128, 1), full(1032, 3), (601, 0)])
 def test_threads_keep_their_columns(device: na.Device, cols: int, loads: int) -> None:
     a = np.random.default_rng(cols).integers(-99, 99, (5, cols)).astype(F32)
     top = a.max(1, keepdims=True)
@@ -80,6 +83,7 @@ def test_threads_keep_their_columns(device: na.Device, cols: int, loads: int) ->
             np.testing.assert_array_equal(b.read_sync(place), a.argmax(1))
 
 
+@pytest.mark.full
 def test_a_sum_has_the_same_bits_however_its_elements_are_loaded(device: na.Device) -> None:
     r = np.random.default_rng(3)
     alone = ((False, TUNED), (True, LOOPS))
@@ -136,7 +140,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", COLUMNS)
+@pytest.mark.parametrize("case", mostly_full(COLUMNS, "shared", "of a thread"))
 def test_threads_and_blocks_share_results_of_columns(device: na.Device, case: str) -> None:
     shape, axis, shown, (least, most), beside = COLUMNS[case]
     a = np.random.default_rng(6).normal(0, 1, shape)
@@ -159,7 +163,9 @@ def test_threads_and_blocks_share_results_of_columns(device: na.Device, case: st
     np.testing.assert_array_equal(*found)  # its bits, too
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((500, 40), 0), ((3, 50, 8), 1), ((2, 20_000), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [full((500, 40), 0), ((3, 50, 8), 1), full((2, 20_000), 1)]
+)
 def test_what_belongs_to_a_result_is_read_once(
     device: na.Device, shape: tuple[int, ...], axis: int
 ) -> None:
@@ -173,6 +179,7 @@ def test_what_belongs_to_a_result_is_read_once(
     np.testing.assert_allclose(b.read_sync(variance), a.var(axis), rtol=1e-9)
 
 
+@pytest.mark.full
 def test_columns_are_reduced_by_threads_that_are_no_power_of_two(device: na.Device) -> None:
     a = np.random.default_rng(10).integers(-99, 99, (3001, 3)).astype(F32)
     b = na.CommandBatch(tuning=Tuning(threads=160, at_once=7))
@@ -197,6 +204,7 @@ def test_columns_that_take_64_bits_for_an_index(
     np.testing.assert_array_equal(b.read_sync(y), (a + a[0, :, 0:1]).max(1))
 
 
+@pytest.mark.full
 def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Device) -> None:
     a = np.random.default_rng(7).normal(0, 1, (600, 5))
     b = na.CommandBatch(tuning=TUNED)
@@ -213,7 +221,9 @@ def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Devic
 
 
 # Columns, and the threads that have a row.
-@pytest.mark.parametrize(("cols", "lanes"), [(1, 1), (3, 1), (4, 1), (5, 2), (16, 4), (100, 16)])
+@pytest.mark.parametrize(
+    ("cols", "lanes"), [full(1, 1), (3, 1), full(4, 1), full(5, 2), full(16, 4), (100, 16)]
+)
 def test_threads_of_a_warp_have_rows_of_few_columns(
     device: na.Device, cols: int, lanes: int
 ) -> None:
@@ -234,6 +244,7 @@ def test_threads_of_a_warp_have_rows_of_few_columns(
         np.testing.assert_allclose(b.read_sync(y), e / e.sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.full
 def test_other_tunings_give_the_same(device: na.Device) -> None:
     a = np.random.default_rng(5).normal(0, 1, 3000).astype(F32)
     found = []

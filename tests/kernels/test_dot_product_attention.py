@@ -31,7 +31,7 @@ def _has_tensor_cores(device: na.Device) -> None:
         pytest.skip("wgmma needs compute capability 9.0")
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [full(False), True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 async def test_attention(device: na.Device, shape: tuple[int, ...], causal: bool) -> None:
     batch, heads, key_heads, queries, keys, width = shape
@@ -74,7 +74,7 @@ async def test_lengths(device: na.Device, causal: bool) -> None:
 
 MASKS = [
     ((2, 1, 40, 150), np.float16), full((150,), np.bool_), full((1, 2, 1, 150), np.float32),
-    ((2, 2, 40, 150), np.bool_),
+    full((2, 2, 40, 150), np.bool_),
 ]  # fmt: skip
 
 

@@ -63,6 +63,7 @@ def test_sentences(device: na.Device, dtype: Any) -> None:
     is_rounded(host(out), nn.embedding_reference(ids, np.zeros_like(ids), *tables), dtype)
 
 
+@pytest.mark.full
 def test_attention(device: na.Device) -> None:
     dtype = np.float16
     q, k, v = (normal(dtype, 2, n, 24, seed=n) for n in (9, 35, 36))

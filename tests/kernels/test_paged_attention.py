@@ -74,6 +74,7 @@ async def test_attention(
     assert (away <= given.bound(0.0)).all(), away.max()
 
 
+@pytest.mark.full
 async def test_any_number_of_blocks_shares_the_keys(device: na.Device) -> None:
     given = cached()
     tensors = given.tensors()

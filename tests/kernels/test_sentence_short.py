@@ -17,6 +17,7 @@ TEXTS = ["one", "two words", "a rather longer sentence of seven words"]
 NETWORK = weights.made_up(replace(weights.SMALL, layers=1, heads=2, inner=64, vocabulary=100))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kinds", [full(()), ("warpgroups", "emulated")], ids=["threads", "tensor cores"]
 )

@@ -33,6 +33,7 @@ def test_planted_mistakes_are_caught(kind: str, case: Case) -> None:
     assert line in table.kept(table.PAGE.read_text()), "run: python -m tests.planted_bugs.table"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "case"), ALL, ids=lambda v: getattr(v, "name", v))
 def test_without_the_mistake_the_same_test_passes(device: na.Device, kind: str, case: Case) -> None:
     Case(REPAIRED[case.kernel], case.args, case.reference, **case.options).check()

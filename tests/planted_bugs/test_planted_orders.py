@@ -18,12 +18,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPer
 
 
 def cases(of: Callable[[Pattern], list[tuple[int, int, int]]]) -> list[Any]:
+    """Each mistake in each launch; those of a second launch are `full`."""
     found = []
     for pattern in PATTERNS:
         name = pattern.kernel.py_func.__name__
-        for mistake, grid, block in of(pattern):
+        launches = of(pattern)
+        for mistake, grid, block in launches:
             case = f"{name}-{MISTAKES[mistake]}-{grid}x{block}"
-            found.append(pytest.param(pattern, mistake, grid, block, id=case))
+            marks = [pytest.mark.full] if (grid, block) != launches[0][1:] else []
+            found.append(pytest.param(pattern, mistake, grid, block, id=case, marks=marks))
     return found
 
 

@@ -59,6 +59,7 @@ def test_ratios_are_kept_and_compared(project: Project) -> None:
     assert "gbps" in quick and "gbps" not in slow and "ratio" not in alone
 
 
+@pytest.mark.full
 def test_workers_keep_theirs_together(project: Project) -> None:
     (project.folder / "test_speed.py").write_text(
         TESTS.split("def test_quick")[0] + "@pytest.mark.parametrize('n', range(4))\n"

@@ -146,6 +146,7 @@ def test_isolated_tests_end_as_they_would_here(project: Project) -> None:
         assert line in result.stdout, (line, result)
 
 
+@pytest.mark.full
 def test_isolated_tests_do_without_the_cache_where_it_is_switched_off(project: Project) -> None:
     """Its options are unknown then, of which pytest warns: an error to many projects."""
     (project.folder / "pytest.ini").write_text(

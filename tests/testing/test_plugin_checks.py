@@ -202,6 +202,7 @@ def test_other_plugins_run_what_is_theirs(project: Project, mark: str, package: 
     assert "2 passed" in said, said
 
 
+@pytest.mark.full
 def test_workers_share_the_machine(project: Project) -> None:
     assert importlib.util.find_spec("xdist")
     write(

@@ -102,6 +102,7 @@ def test_the_simulator_that_says_nothing_is_a_row(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+@pytest.mark.full
 def test_the_whole_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_long_kernels_are_compiled(on_cpu: na.Device) -> None:
     assert sum(100 <= n <= 470 for n in lines) >= 4 and "reduce" in shortest.name
 
 
+@pytest.mark.full
 def test_the_simulator_measures_a_part() -> None:
     case = next(c for c in CASES if c.body.__name__ == "block_sum")
     (found,) = simulator.measured([case], 0.1)

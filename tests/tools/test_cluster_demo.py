@@ -90,6 +90,7 @@ def command(python: str, env: dict[str, str], *args: str) -> subprocess.Popen[st
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_price(python: str, python_env: dict[str, str]) -> None:
     process = command(python, python_env, "--paths", "4e6")
     out, err = process.communicate(timeout=600)

@@ -8,11 +8,15 @@ import pytest
 
 import numbasync as na
 from tests import sessions
+from tests.common import full
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
+LONG = ("09_fast_kernels",)  # products of several forms, each of which is compiled
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "example", [full(p) if p.stem in LONG else p for p in EXAMPLES], ids=lambda p: p.stem
+)
 def test_example(example: Path, device: na.Device, python: str, python_env: dict[str, str]) -> None:
     env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
     result = sessions.run_program(python, [str(example)], env, seconds=600)

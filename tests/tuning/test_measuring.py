@@ -295,6 +295,7 @@ print(tuned.choice(z, x), len(measured))
 """
 
 
+@pytest.mark.full
 def test_processes_that_tune_at_once_and_one_that_finds_the_choice(
     device: na.Device, tmp_path: Path, python: str, python_env: dict[str, str], cache: Path
 ) -> None:
