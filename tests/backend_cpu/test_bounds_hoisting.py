@@ -142,6 +142,7 @@ def bodies(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.full
 @given(bodies())
 @settings(max_examples=10, database=None, phases=[Phase.generate])
 def test_random_indices(body: str) -> None:

@@ -146,6 +146,7 @@ def test_arithmetic_is_rounded_as_its_name_says(device: na.Device) -> None:
             assert got[:, i].tolist() == want, (mode, float(x), float(y))
 
 
+@pytest.mark.full
 def test_conversions_are_rounded_as_their_names_say(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -221,6 +222,7 @@ def test_bits_and_parts_of_floats(device: na.Device) -> None:
     np.testing.assert_array_equal(back[1:], [x, half.astype(np.float64), x.astype(np.float32)])
 
 
+@pytest.mark.full
 def test_special_functions(device: na.Device) -> None:
     special = pytest.importorskip("scipy.special")
 

@@ -32,7 +32,7 @@ def test_a_sum_of_products_is_one_kernel(device: na.Device) -> None:
 @pytest.mark.parametrize(
     ("shape", "names"),
     [full((1, 5), "layer_norm"), ((7, 33), "softmax, layer_norm"), full((3, 600), "softmax"),
-     full((2, 5000), "layer_norm"), ((2, 20000), "softmax")],
+     full((2, 5000), "layer_norm"), full((2, 20000), "softmax")],
     ids=str,
 )  # fmt: skip
 def test_softmax_and_layer_norm(device: na.Device, shape: tuple[int, int], names: str) -> None:
@@ -114,6 +114,7 @@ def test_results_meet_values_of_more_axes(device: na.Device) -> None:
     np.testing.assert_array_equal(b.read_sync(y), a.max(1) + more)
 
 
+@pytest.mark.full
 def test_long_reductions_of_every_form(device: na.Device) -> None:
     a = np.random.default_rng(3).integers(-9, 10, (3, 40_000)).astype(np.int64)
     b = na.CommandBatch()

@@ -103,6 +103,7 @@ async def test_a_mask_with_lengths_a_scale_and_causal(device: na.Device) -> None
     await _compare(q, k, v, mask=mask, lengths=lengths, scale=0.3, causal=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("causal", "longest", "key_heads"), [(False, 137, 1), full(True, None, 2)], ids=str
 )

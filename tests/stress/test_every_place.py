@@ -10,7 +10,7 @@ import numbasync as na
 from tests.interrupted_calls import WAYS, Interrupted, quietly
 
 # At every which place of a call ^C comes; 1: at each.
-STEP = int(os.environ.get("NUMBASYNC_INTERRUPTS", "41"))
+STEP = int(os.environ.get("NUMBASYNC_INTERRUPTS", "83"))
 
 
 @pytest.mark.parametrize("on", WAYS, ids=lambda on: "core" if on else "python")

@@ -14,6 +14,7 @@ import numbasync as na
 from numbasync import tensor_cores as tc
 from numbasync.launch import grid as grids
 from tests.backend_cpu.tensor_core_kernels import PART, SIDE, shared_matmul
+from tests.common import full
 
 RNG = np.random.default_rng(5)
 
@@ -61,7 +62,7 @@ def test_a_launcher_without_clusters_has_the_same_kernel(device: na.Device) -> N
         assert set(out.to_host().sync()[:, 1]) == {size}
 
 
-@pytest.mark.parametrize("shape", [(128, 64, 64), (256, 192, 320)])
+@pytest.mark.parametrize("shape", [(128, 64, 64), full((256, 192, 320))])
 def test_a_tile_that_two_blocks_share(device: na.Device, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = (RNG.integers(-3, 4, (rows, k)).astype(np.float16) for rows in (m, n))

@@ -117,6 +117,7 @@ def test_isolated_tests_have_a_process_of_their_own(project: Project) -> None:
     assert line.split()[1:] == ["cpu", "7"]
 
 
+@pytest.mark.full
 def test_isolated_tests_end_as_they_would_here(project: Project) -> None:
     # The last option says nothing of passed tests, the one before is of a plugin.
     (project.folder / "pytest.ini").write_text("[pytest]\naddopts = --lf -q\n")

@@ -98,6 +98,7 @@ def test_extents_by_name_and_launches(device: na.Device, args: Any, launch: Any)
     check_kernel(product, args, lambda c, a, b, times: times * (a @ b), races=0, **launch)
 
 
+@pytest.mark.full
 @few
 @given(kernel_args(in_fours, dtype=strategies.dtypes("iu")), launch_configs(in_fours))
 def test_preconditions_and_strides(device: na.Device, args: Any, launch: Any) -> None:

@@ -74,8 +74,11 @@ TABLES = {
     "attention for decoding": ("decode", 2),
     "sentence embeddings": ("embeddings", 4),
 }
-# Whole models, whose kernels are many.
-MODELS = {"attention for decoding": decode.tables, "sentence embeddings": embeddings.tables}
+# Whole models, and their parts, whose kernels are many.
+MODELS = {
+    "matrix products": ready_kernels.products, "attention of float16": ready_kernels.attention,
+    "attention for decoding": decode.tables, "sentence embeddings": embeddings.tables,
+}  # fmt: skip
 OF_A_GPU = {  # behind the kernel of 500 ms; the CPU device computes in this process
     "waiting for kernels of 5 us": (None, 5),
     "waiting for kernels of 1 ms": (None, 5),

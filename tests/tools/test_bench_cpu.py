@@ -159,6 +159,7 @@ def judged(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.full
 def test_long_kernels_are_compiled(on_cpu: na.Device) -> None:
     shortest = LONG[-1]
     assert compiling._ours(on_cpu, shortest) > 0  # and what is not compiled is refused

@@ -11,7 +11,7 @@ from tests import sessions
 from tests.common import full
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
-LONG = ("09_fast_kernels",)  # products of several forms, each of which is compiled
+LONG = ("09_fast_kernels", "10_tensor_cores")  # products of several forms, which are compiled
 
 
 @pytest.mark.parametrize(
