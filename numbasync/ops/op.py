@@ -204,6 +204,8 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         raise NotImplementedError
 
     def _describe(self) -> str:
+        if not self._first.is_link:  # most links; the label of each submission is made of it
+            return f"{self._first.label}{self._suffix()}"
         links: list[ChainOp[Any, Any]] = []
         op = first_of(self, links)
         return f"{op}{abridged(links[::-1], lambda link: link._suffix(), '')}"
@@ -263,12 +265,17 @@ class Then(ChainOp[T, U]):
         return f".then({name_of(self._then)})"
 
 
+@known
 class Map(ChainOp[T, U]):
     """The value of `first`, inspected or changed by a function on the host."""
 
+    __slots__ = (
+        "_change", "_first", "_keep", "_label", "_links", "_result", "_site", "_unused", "element",
+        "has_fast_path",
+    )  # fmt: skip
     _FAST = 4  # most links that the fast path calls, each inside the next
     _links: int
-    _value: U  # once enqueued on the fast path
+    _result: U  # once enqueued on the fast path
 
     def __init__(
         self,
@@ -294,13 +301,16 @@ class Map(ChainOp[T, U]):
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         if not self._first.try_enqueue(submission, pool):
             return False
-        value = self._first.result()
-        check_there(value, self)
-        self._value = check_not_read(value, exclusive.run(self._changed, value), submission, self)
+        self._take(self._first.result(), submission)
         return True
 
+    def _take(self, value: T, submission: Submission) -> None:
+        """Change the value of the first operation, which has been enqueued."""
+        check_there(value, self)
+        self._result = check_not_read(value, exclusive.run(self._changed, value), submission, self)
+
     def result(self) -> U:
-        return self._value
+        return self._result
 
     def follow(self, ctx: Context, value: T) -> Any:
         return check_not_read(value, self._changed(value), ctx.submission, self)
