@@ -103,18 +103,22 @@ cdef object enqueue_other(object op, object submission):
 
 cdef object enqueued(object op, object stream):
     """`try_enqueue` of an operation with a fast path, without a signal."""
-    cdef object submission
-    cdef bint is_launch = isa(op, Launch)
+    cdef object submission, name
+    cdef bint is_launch = isa(op, Launch), is_change = is_of_launch(op)
     cdef int status = 2
     if not is_free(stream):
         return None
-    submission = new_submission(
-        stream, get(get(op, at_launcher), at_label) if is_launch else name_of(op), ()
-    )
+    if is_launch:
+        name = get(get(op, at_launcher), at_label)
+    elif is_change:
+        name = get(get(get(op, at_changed), at_launcher), at_label) + op._suffix()
+    else:
+        name = name_of(op)
+    submission = new_submission(stream, name, ())
     try:
         if is_launch:
             status = enqueue(op, submission)
-        elif is_of_launch(op):
+        elif is_change:
             status = enqueue_change(op, submission)
         if status == 2:
             status = bool(enqueue_other(op, submission))

@@ -23,14 +23,9 @@ from numbasync.ops.deferred_value import check_there
 from numbasync.ops.home import Home
 from numbasync.ops.links import enqueue_chain, first_of, follow_links, home_of_chain
 from numbasync.ops.operands import (
-    abridged,
-    as_child,
-    check_closure,
-    name_of,
-    not_a_coroutine,
-    shortened,
+    abridged, as_child, check_closure, name_of, not_a_coroutine, shortened,
     suppress_unused_warnings,
-)
+)  # fmt: skip
 from numbasync.ops.pickling import Picklable, Recipe, packed
 from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs
@@ -204,8 +199,6 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         raise NotImplementedError
 
     def _describe(self) -> str:
-        if not self._first.is_link:  # most links; the label of each submission is made of it
-            return f"{self._first.label}{self._suffix()}"
         links: list[ChainOp[Any, Any]] = []
         op = first_of(self, links)
         return f"{op}{abridged(links[::-1], lambda link: link._suffix(), '')}"
@@ -278,13 +271,9 @@ class Map(ChainOp[T, U]):
     _result: U  # once enqueued on the fast path
 
     def __init__(
-        self,
-        first: DeviceOp[T],
-        change: Callable[[T], Any],
-        *,
-        keep: bool = False,
+        self, first: DeviceOp[T], change: Callable[[T], Any], *, keep: bool = False,
         label: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(first)
         self.element = {"first": 0, "last": -1}.get(label or "")
         self._change = change
