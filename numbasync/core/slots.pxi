@@ -24,7 +24,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_layout", "device", "dtype", "shape",
     ),
     "Partition": ("tensor", "_fingerprint"),
-    "TensorMap": ("mapped",),
+    "TensorMap": ("box", "mapped", "swizzle", "tensor"),
     "Launch": (
         "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_plan", "_site", "_tensors",
         "_unused", "_values", "has_fast_path",
@@ -84,7 +84,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "unaligned",
     ),
     "Reader": ("core",),
-    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (), "BorrowedOwner": (),
+    "Context": (), "Tensor": (), "MappedTensor": ("box", "swizzle"), "Later": (), "BorrowedOwner": (),
     "CallersLaunch": (),
 }
 OF_A_DEVICE = {  # known only where one of this kind is used
@@ -116,7 +116,7 @@ cdef enum:
     at_storage, at_handle, at_source, at_fingerprint, at_former, at_key, at_kind
     at_layout, at_device_of, at_dtype, at_shape
     at_tensor, at_tile_fingerprint
-    at_mapped
+    at_box, at_mapped, at_swizzle, at_tensor_of_map
     at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_plan, at_built_at, at_tensors
     at_unused, at_values, at_has_fast_path
     at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
@@ -164,6 +164,7 @@ cdef enum:
     at_alignment, at_kind_layout, at_kind_dtype, at_aligned, at_handles, at_kind_key, at_kind_low
     at_kind_nbytes, at_kind_shape, at_unaligned
     at_reader_core
+    at_mapped_box, at_mapped_swizzle
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]
