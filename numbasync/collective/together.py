@@ -154,7 +154,7 @@ def _allocated(
     spec: ArraySpec, every: Sequence[Submission], pool: MemoryPool | None
 ) -> list[Tensor] | None:
     """New tensors; None where a device has no room, until somebody collects garbage."""
-    tensors = []
+    tensors: list[Tensor] = []
     try:
         for submission in every:
             stream = submission.stream
