@@ -115,7 +115,9 @@ def _kind(p: Arguments) -> Hashable:
         return None
     if not (scale is None or type(scale) is float) or not (longest is None or type(longest) is int):
         return None
-    key: list[Hashable] = [out.device, causal, scale, longest]
+    device = out.device
+    cores = None if device is None else device.limits.tensor_cores
+    key: list[Hashable] = [device, cores, causal, scale, longest]
     for t in (out, q, k, v):
         key += (t.fingerprint, t.strides)
     for extra in (mask, lengths, offsets):

@@ -132,10 +132,12 @@ def _kind(p: Arguments, precision: object) -> Hashable:
         return None
     if not (activation is None or type(activation) is str):
         return None
+    device = out.device
     # The fingerprint of a matrix has no strides of a matrix with gaps, or along an extent of 1.
     return (
-        out.device, out.fingerprint, out.strides, a.fingerprint, a.strides, b.fingerprint,
-        b.strides, None if bias is None else bias.fingerprint,
+        device, None if device is None else device.limits.tensor_cores, out.fingerprint,
+        out.strides, a.fingerprint, a.strides, b.fingerprint, b.strides,
+        None if bias is None else bias.fingerprint,
         None if residual is None else residual.fingerprint, activation, precision,
     )  # fmt: skip
 
