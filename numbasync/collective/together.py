@@ -82,8 +82,6 @@ def try_enqueue(
     Returns:
         The results; None, with nothing done, if something must be waited for first.
     """
-    if submission.stream.device is not devices[0]:
-        return None
     others = [Submission(stream, work.name, submission.site) for stream in group.streams]
     for device, other in zip(devices[1:], others, strict=True):
         if device.lost is not None or device.is_limited or other.stream.is_broken:

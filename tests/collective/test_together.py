@@ -110,6 +110,8 @@ def test_it_is_done_when_all_devices_are(
         all_reduce(parts, out=parts).async_on(stream)
         assert quick == [True]
         assert not stream.query(), "the other device's part is not over"
+        first, second = [part.storage.writer for part in parts]
+        assert first.dependencies == [second], "its error would be the operation's"
         gate.open()
         stream.synchronize()
     na.fill(parts[1], 0).sync()
@@ -130,6 +132,30 @@ def test_what_has_to_wait_goes_the_other_way(
         all_reduce(parts, out=parts).async_on(stream)
         assert quick == [False]
     stream.synchronize()
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_what_is_being_written_is_not_read(
+    parts: list[na.Tensor], quick: list[bool], devices: list[na.Device], busy: int
+) -> None:
+    stream, elsewhere = devices[0].new_stream(), devices[busy].new_stream()
+    with Gate(elsewhere):
+        na.fill(parts[busy], 5).async_on(elsewhere)
+        all_reduce(parts).async_on(stream)
+        assert quick == [False]
+    stream.synchronize()
+
+
+def test_what_is_being_read_is_not_written(
+    parts: list[na.Tensor], quick: list[bool], devices: list[na.Device]
+) -> None:
+    elsewhere = devices[1].new_stream()
+    with Gate(local._groups[tuple(devices)].streams[0]) as gate:
+        all_reduce(parts).async_on(devices[0].new_stream())
+        na.fill(parts[1], 0).async_on(elsewhere)
+        assert quick == [True] and not elsewhere.query()
+        gate.open()
+        elsewhere.synchronize()
 
 
 def test_new_tensors_need_no_wait_for_readers(
