@@ -23,7 +23,12 @@ from numbasync.ops.deferred_value import check_there
 from numbasync.ops.home import Home
 from numbasync.ops.links import enqueue_chain, first_of, follow_links, home_of_chain
 from numbasync.ops.operands import (
-    abridged, as_child, check_closure, name_of, not_a_coroutine, shortened,
+    abridged,
+    as_child,
+    check_closure,
+    name_of,
+    not_a_coroutine,
+    shortened,
     suppress_unused_warnings,
 )  # fmt: skip
 from numbasync.ops.pickling import Picklable, Recipe, packed
@@ -267,8 +272,6 @@ class Map(ChainOp[T, U]):
         "has_fast_path",
     )  # fmt: skip
     _FAST = 4  # most links that the fast path calls, each inside the next
-    _links: int
-    _result: U  # once enqueued on the fast path
 
     def __init__(
         self, first: DeviceOp[T], change: Callable[[T], Any], *, keep: bool = False,
@@ -276,11 +279,9 @@ class Map(ChainOp[T, U]):
     ) -> None:  # fmt: skip
         super().__init__(first)
         self.element = {"first": 0, "last": -1}.get(label or "")
-        self._change = change
-        self._keep = keep
-        self._label = label
+        self._change, self._keep, self._label = change, keep, label
         # A chain of any length is run by the loop of `steps`.
-        self._links = first._links + 1 if isinstance(first, Map) else 1
+        self._links: int = first._links + 1 if isinstance(first, Map) else 1
         self.has_fast_path = first.has_fast_path and self._links <= self._FAST
 
     def operands(self) -> frozenset[int] | None:
@@ -294,9 +295,9 @@ class Map(ChainOp[T, U]):
         return True
 
     def _take(self, value: T, submission: Submission) -> None:
-        """Change the value of the first operation, which has been enqueued."""
         check_there(value, self)
-        self._result = check_not_read(value, exclusive.run(self._changed, value), submission, self)
+        changed = exclusive.run(self._changed, value)
+        self._result: U = check_not_read(value, changed, submission, self)
 
     def result(self) -> U:
         return self._result
