@@ -87,12 +87,7 @@ def try_enqueue(
         if device.lost is not None or device.is_limited or other.stream.is_broken:
             return None
     every = [submission, *others]
-    results = _locked(group.in_order, partial(_enqueued, group, work, every, pool))
-    if results is not None:
-        for other in others:
-            submission.stream.wait_for(other.stream)
-            submission.depends_on(other)
-    return results
+    return _locked(group.in_order, partial(_enqueued, group, work, every, pool))
 
 
 def _locked(devices: Sequence[Device], call: Callable[[], T]) -> T:
@@ -134,6 +129,11 @@ def _enqueued(
             submission.keep_alive += (part.storage, result.storage)
         for submission in every[1:]:
             submission.stream.commit(submission, False)
+    # Under the locks: a wait for another thread's part, which its device's first part then came
+    # behind, would be for ever.
+    for submission in every[1:]:
+        every[0].stream.wait_for(submission.stream)
+        every[0].depends_on(submission)
     return tuple(results)
 
 
