@@ -7,7 +7,7 @@ the parts that it needs, and reduces them by kernels, in the order of the device
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from numbasync.device.several import next_stream_of
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
+from numbasync.memo import Memo
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
 from numbasync.ops.home import Home
@@ -280,12 +281,38 @@ def _device(tensor: Tensor) -> Device:
     return device
 
 
+# Devices and fingerprints of parts that fit: to look again takes as long as half of a collective's
+# submission.
+_fitting = Memo[Hashable, bool](1024)
+
+
+def _kinds(parts: Any) -> Hashable:
+    """What the checks of parts depend on; None: parts that have to be looked at."""
+    if type(parts) is not list and type(parts) is not tuple:
+        return None
+    kinds: list[Hashable] = []
+    for part in parts:
+        if type(part) is not Tensor or part.own_storage is None:
+            return None
+        kinds += (part.device, part.fingerprint)
+    return tuple(kinds)
+
+
 def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     """Parts of equal shape and dtype, each of another device, contiguous.
 
     Raises:
         DTypeError, ShapeError, CallerError: they are not.
     """
+    kinds = _kinds(parts)
+    if kinds is None or kinds not in _fitting:
+        parts = _checked(parts, what)
+        if kinds is not None:
+            _fitting[kinds] = True
+    return tuple(parts)
+
+
+def _checked(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     if not isinstance(parts, Sequence) or isinstance(parts, Tensor | str):
         raise DTypeError(f"{what} takes a list of one tensor a device, not {with_type(parts)}.")
     tensors = tuple(p if type(p) is Tensor else getattr(p, "tensor", p) for p in parts)
