@@ -111,11 +111,12 @@ def _enqueued(
         results = None
     if results is None:
         return None
-    # An array's handle is made first: what remains can fail in the library alone.
-    arrays = [
-        (part.handle, result.handle) for part, result in zip(work.parts, results, strict=True)
-    ]
-    del arrays
+    tensors = (*work.parts, *results)
+    # Made first: behind an error in the midst of the calls, some ranks would wait for the others.
+    handles = [tensor.handle for tensor in tensors]
+    # All by the first one, which is committed whatever happens: ^C could leave out the others.
+    every[0].keep_alive += [tensor.storage for tensor in tensors]
+    del handles
     try:
         with calling, group.library.together():
             for rank, submission, part, result in zip(
