@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbasync.tools.bench import ready_kernels
-from numbasync.tools.bench.measure import Case
+import numpy as np
+
+from numbasync.tools.bench import ready_calls, ready_kernels
+from numbasync.tools.bench.measure import Case, prepared
 from numbasync.tools.bench.ready_kernels import Attention, Product
 from numbasync_peers.torch_peer import on
 from numbasync_peers.torch_plain import timed_by_events
@@ -20,6 +22,42 @@ def of_products(ordinal: int) -> list[Case]:
 def of_attention(ordinal: int) -> list[Case]:
     """`scaled_dot_product_attention`, as PyTorch chooses."""
     return [_attention(ordinal, attention) for attention in ready_kernels.ATTENTION]
+
+
+def of_ready_calls(ordinal: int) -> list[Case]:
+    """`torch.nn.functional.linear`."""
+    return [_call(ordinal, dtype) for dtype in ready_calls.DTYPES]
+
+
+def _call(ordinal: int, dtype: str) -> Case:
+    torch, stream, inside = on(ordinal)
+    a, b = ready_calls.operands()
+    kind = getattr(torch, dtype)
+    with inside:
+        left, right = (torch.from_numpy(x).to("cuda").to(kind) for x in (a, b))
+        bias = torch.ones(len(a), dtype=kind, device="cuda")
+    stream.synchronize()
+    linear = torch.nn.functional.linear
+
+    def call() -> Any:
+        with inside, torch.inference_mode():
+            return linear(left, right, bias)
+
+    async def check() -> None:
+        got = call().float().cpu().numpy()
+        np.testing.assert_array_equal(got, a @ b.T + 1)
+
+    # Entering the stream and the mode is no part of a program's call.
+    def run(calls: int) -> Callable[[], None]:
+        def submit() -> None:
+            with inside, torch.inference_mode():
+                for _ in range(calls):
+                    linear(left, right, bias)
+
+        return submit
+
+    timing = prepared(run, stream.synchronize)
+    return Case(f"PyTorch: {ready_calls.name(dtype)}", timing, check)
 
 
 def _product(ordinal: int, product: Product) -> Case:

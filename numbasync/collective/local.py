@@ -7,27 +7,30 @@ the parts that it needs, and reduces them by kernels, in the order of the device
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from numbasync.arguments import shown, with_type
-from numbasync.backend.protocols import Library, Rank
+from numbasync.collective import together
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction, plainly
+from numbasync.collective.together import Enqueue, Group
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of
+from numbasync.device.storage import MemoryPool
+from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
+from numbasync.memo import Memo
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
 from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.copies import copy, written
 from numbasync.tensors.devices import moved
 from numbasync.tensors.tensor import Tensor
-
-Enqueue = Callable[[Any, Any, Tensor, Tensor], None]  # a rank's call: rank, stream, from, to
 
 
 class LocalOp(DeviceOp[tuple[Tensor, ...]]):
@@ -60,6 +63,26 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         self._by_copies = by_copies
         self._enqueue = enqueue
         self._out = out
+        self.has_fast_path = _device(parts[0]).backend.collectives is not None
+
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        parts = self._parts
+        like, devices = parts[0], tuple([_device(part) for part in parts])
+        group = _groups.get(devices)  # made by `steps`, which may take long
+        if group is None or not like.size or not group.library.takes(like.dtype, self._op):
+            return False
+        spec = like.spec
+        if spec is None or spec.shape != self._shape:
+            spec = ArraySpec(self._shape, like.dtype)
+        work = together.Work(self._name, parts, self._out, spec, self._enqueue)
+        results = together.try_enqueue(group, devices, work, submission, pool)
+        if results is None:
+            return False
+        self._result = results
+        return True
+
+    def result(self) -> tuple[Tensor, ...]:
+        return self._result
 
     @property
     def home(self) -> Home:
@@ -141,7 +164,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 stream = next_stream_of(devices[number + 1])
                 contexts.append((yield from on_stream(ctx, stream, self._name, steps))[0])
                 return
-            with _calling, group.library.together():
+            with together.calling, group.library.together():
                 for rank, open_part, tensor, out in zip(
                     group.ranks, opened, self._parts, results, strict=True
                 ):
@@ -233,22 +256,8 @@ def _launched(ctx: Context, launch: DeviceOp[Any]) -> Steps[None]:
     yield from launch.steps(ctx)
 
 
-class Group(NamedTuple):
-    """The devices of a collective, as their library knows them.
-
-    Attributes:
-        ranks: one for each device.
-    """
-
-    library: Library
-    ranks: Sequence[Rank]
-
-
 _groups: dict[tuple[Device, ...], Group] = {}
 _lock = threading.Lock()  # of `_groups`
-# Held by the one thread that calls the library: two groups with devices in common, which threads
-# start in different orders, would wait for one another on the devices.
-_calling = threading.Lock()
 
 
 def _group(devices: tuple[Device, ...], like: Tensor, op: str | None) -> Group | None:
@@ -261,8 +270,7 @@ def _group(devices: tuple[Device, ...], like: Tensor, op: str | None) -> Group |
     with _lock:
         group = _groups.get(devices)
         if group is None:
-            ranks = library.ranks([device.backend for device in devices])
-            group = _groups[devices] = Group(library, ranks)
+            group = _groups[devices] = together.group_of(library, devices)
     return group
 
 
@@ -273,12 +281,38 @@ def _device(tensor: Tensor) -> Device:
     return device
 
 
+# Devices and fingerprints of parts that fit: to look again takes as long as half of a collective's
+# submission.
+_fitting = Memo[Hashable, bool](1024)
+
+
+def _kinds(parts: Any) -> Hashable:
+    """What the checks of parts depend on; None: parts that have to be looked at."""
+    if type(parts) is not list and type(parts) is not tuple:
+        return None
+    kinds: list[Hashable] = []
+    for part in parts:
+        if type(part) is not Tensor or part.own_storage is None:
+            return None
+        kinds += (part.device, part.fingerprint)
+    return tuple(kinds)
+
+
 def checked_parts(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     """Parts of equal shape and dtype, each of another device, contiguous.
 
     Raises:
         DTypeError, ShapeError, CallerError: they are not.
     """
+    kinds = _kinds(parts)
+    if kinds is None or kinds not in _fitting:
+        parts = _checked(parts, what)
+        if kinds is not None:
+            _fitting[kinds] = True
+    return tuple(parts)
+
+
+def _checked(parts: Sequence[Any], what: str) -> tuple[Tensor, ...]:
     if not isinstance(parts, Sequence) or isinstance(parts, Tensor | str):
         raise DTypeError(f"{what} takes a list of one tensor a device, not {with_type(parts)}.")
     tensors = tuple(p if type(p) is Tensor else getattr(p, "tensor", p) for p in parts)

@@ -14,6 +14,7 @@ import numpy as np
 
 from numbasync.arguments import is_one_of, shown
 from numbasync.errors import CallerError, DTypeError
+from numbasync.memo import Memo
 
 REDUCTIONS: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -24,12 +25,17 @@ REDUCTIONS: dict[str, np.ufunc] = {
 }
 
 
+_known = Memo[tuple[str, np.dtype[Any]], bool](256)  # that are defined
+
+
 def check_reduction(op: str, dtype: np.dtype[Any]) -> None:
     """
     Raises:
         CallerError: there is no such reduction.
         DTypeError: elements of this dtype are not reduced.
     """
+    if type(op) is str and (op, dtype) in _known:
+        return
     if not is_one_of(op, REDUCTIONS):
         raise CallerError(f"a reduction is one of {', '.join(REDUCTIONS)}, not {shown(op, 40)}.")
     if dtype.kind == "c" and op in ("min", "max"):
@@ -42,6 +48,7 @@ def check_reduction(op: str, dtype: np.dtype[Any]) -> None:
         if dtype.names:
             advice = "Reduce each field by itself, in a tensor of its own."
         raise DTypeError(f"{op} of elements of {dtype} is not defined here.\n{advice}")
+    _known[str(op), dtype] = True
 
 
 def plainly(op: str, dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:

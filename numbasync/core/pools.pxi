@@ -145,9 +145,48 @@ cdef object new_tensor(object device, object storage, object spec):
     return tensor
 
 
+def tensor_map(t, box, swizzle=128):
+    cdef object again = None
+    if on and isa(t, Tensor) and PyTuple_CheckExact(box):
+        again = mapped_again(t, box, swizzle)
+    return python["tensor_map"](t, box, swizzle) if again is None else again
+
+
+cdef object mapped_again(object tensor, object box, object swizzle):
+    """A tensor map like one that was launched before; None if there is none."""
+    cdef object storage = get(tensor, at_storage), maps, kept, mapped, again
+    if storage is None or not isa(storage, Storage):
+        return None
+    maps = get(storage, at_maps)
+    if maps is None:
+        return None
+    kept = found(maps, (get(tensor, at_layout), get(tensor, at_dtype), box, swizzle))
+    # Comparing keys may run Python code, which may move the tensor.
+    if kept is None or not holds(tensor, at_storage, storage):
+        return None
+    mapped = PyType_GenericAlloc(classes[MappedTensor], 0)
+    for i in (at_device_of, at_source, at_dtype, at_shape, at_layout):
+        put(mapped, i, get(tensor, i))
+    put(mapped, at_kind, None)
+    put(mapped, at_former, None)
+    put(mapped, at_handle, <object>PyTuple_GET_ITEM(kept, 0))
+    put(mapped, at_key, <object>PyTuple_GET_ITEM(kept, 1))
+    put(mapped, at_fingerprint, <object>PyTuple_GET_ITEM(kept, 2))
+    put(mapped, at_mapped_box, box)
+    put(mapped, at_mapped_swizzle, swizzle)
+    put(storage, at_holders, get(storage, at_holders) + 1)
+    put(mapped, at_storage, storage)
+    again = PyType_GenericAlloc(classes[TensorMap], 0)
+    put(again, at_tensor_of_map, tensor)
+    put(again, at_box, box)
+    put(again, at_swizzle, swizzle)
+    put(again, at_mapped, mapped)
+    return again
+
+
 def DeviceArray___del__(self):
     cdef object storage
-    if on and isa(self, Tensor):
+    if on and (isa(self, Tensor) or isa(self, MappedTensor)):
         storage = get_or_none(self, at_storage)
         if storage is None:
             return

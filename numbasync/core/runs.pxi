@@ -49,6 +49,8 @@ cdef inline object value_of(object op):
     """The value of an operation that was enqueued on its fast path."""
     if isa(op, Launch):
         return na_tuple(get(get(op, at_launcher), at_result), get(op, at_values))
+    if isa(op, Map):
+        return get(op, at_changed_value)
     return result_of(op) if is_simple(op) else op.result()
 
 
@@ -68,6 +70,24 @@ cdef inline bint is_free(object stream) except -1:
     )
 
 
+cdef inline bint is_of_launch(object op) noexcept:
+    """Whether an operation changes, on the host, the value of a launch."""
+    return isa(op, Map) and isa(get(op, at_changed), Launch)
+
+
+cdef int enqueue_change(object op, object submission) except -1:
+    """`Map.try_enqueue` of a launch: as `enqueue`."""
+    cdef object launch = get(op, at_changed), element = get(op, at_element)
+    cdef object values = get(launch, at_values)
+    cdef int status = enqueue(launch, submission)
+    if status == 1:
+        if element is None or not PyTuple_GET_SIZE(values):
+            op._take(value_of(launch), submission)
+        else:
+            put(op, at_changed_value, values[element])
+    return status
+
+
 cdef object enqueue_other(object op, object submission):
     """`try_enqueue` of an operation that is no launch of a kernel."""
     if isa(op, Full):
@@ -83,17 +103,23 @@ cdef object enqueue_other(object op, object submission):
 
 cdef object enqueued(object op, object stream):
     """`try_enqueue` of an operation with a fast path, without a signal."""
-    cdef object submission
-    cdef bint is_launch = isa(op, Launch)
+    cdef object submission, name
+    cdef bint is_launch = isa(op, Launch), is_change = is_of_launch(op)
     cdef int status = 2
     if not is_free(stream):
         return None
-    submission = new_submission(
-        stream, get(get(op, at_launcher), at_label) if is_launch else name_of(op), ()
-    )
+    if is_launch:
+        name = get(get(op, at_launcher), at_label)
+    elif is_change:
+        name = get(get(get(op, at_changed), at_launcher), at_label) + op._suffix()
+    else:
+        name = name_of(op)
+    submission = new_submission(stream, name, ())
     try:
         if is_launch:
             status = enqueue(op, submission)
+        elif is_change:
+            status = enqueue_change(op, submission)
         if status == 2:
             status = bool(enqueue_other(op, submission))
         if not status:
@@ -140,6 +166,9 @@ cdef object begun(object op, object stream):
         if isa(op, FromHost) and not holds(op, at_is_fast, True):
             return None
         return enqueued(op, stream)
+    if isa(op, Map) and holds(op, at_change_is_unused, True):
+        put(op, at_change_is_unused, False)
+        return enqueued(op, stream) if holds(op, at_change_is_fast, True) else None
     op.consume()
     return enqueued(op, stream) if op.has_fast_path else None
 
@@ -199,6 +228,8 @@ cdef object device_of(object op):
     if only Python can tell.
     """
     cdef object core, tensors, tensor = None
+    if is_of_launch(op):
+        op = get(op, at_changed)
     if isa(op, Launch):
         core = core_of(op)
         if core is None or not is_plain(op):

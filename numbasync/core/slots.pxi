@@ -24,7 +24,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_layout", "device", "dtype", "shape",
     ),
     "Partition": ("tensor", "_fingerprint"),
-    "TensorMap": ("mapped",),
+    "TensorMap": ("box", "mapped", "swizzle", "tensor"),
     "Launch": (
         "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_plan", "_site", "_tensors",
         "_unused", "_values", "has_fast_path",
@@ -45,6 +45,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "CudaStream": ("calls", "_last"),
     "CudaArray": ("packed",),
     "Then": ("_first", "_then", "_unused", "is_plain"),
+    "Map": ("_first", "_result", "_unused", "element", "has_fast_path"),
     "Reactor": ("_last", "_turning", "last_waits"),
     "WaitEstimate": ("is_long",),
     "ArraySpec": ("at", "dtype", "labels", "nbytes", "shape", "zero"),
@@ -83,7 +84,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "unaligned",
     ),
     "Reader": ("core",),
-    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (), "BorrowedOwner": (),
+    "Context": (), "Tensor": (), "MappedTensor": ("box", "swizzle"), "Later": (), "BorrowedOwner": (),
     "CallersLaunch": (),
 }
 OF_A_DEVICE = {  # known only where one of this kind is used
@@ -94,8 +95,8 @@ OF_A_DEVICE = {  # known only where one of this kind is used
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
     Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
-    Then, Reactor, WaitEstimate, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, ExecutableGraph
-    AttachedGraph, LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
+    Then, Map, Reactor, WaitEstimate, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph
+    ExecutableGraph, AttachedGraph, LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     CpuStream, CpuQueue, Engine, Stepper, ShortLaunch, Work, CpuArray, BlockMemory
     Borrowed, Entry, ArrayKind, Reader
     Context, Tensor, MappedTensor, Later, BorrowedOwner, CallersLaunch
@@ -115,7 +116,7 @@ cdef enum:
     at_storage, at_handle, at_source, at_fingerprint, at_former, at_key, at_kind
     at_layout, at_device_of, at_dtype, at_shape
     at_tensor, at_tile_fingerprint
-    at_mapped
+    at_box, at_mapped, at_swizzle, at_tensor_of_map
     at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_plan, at_built_at, at_tensors
     at_unused, at_values, at_has_fast_path
     at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
@@ -130,6 +131,7 @@ cdef enum:
     at_calls, at_last_written
     at_packed
     at_first, at_then, at_link_is_unused, at_is_plain
+    at_changed, at_changed_value, at_change_is_unused, at_element, at_change_is_fast
     at_last_task, at_turning, at_last_waits
     at_is_long
     at_spec_layout, at_spec_dtype, at_labels, at_spec_nbytes, at_spec_shape, at_spec_zero
@@ -162,6 +164,7 @@ cdef enum:
     at_alignment, at_kind_layout, at_kind_dtype, at_aligned, at_handles, at_kind_key, at_kind_low
     at_kind_nbytes, at_kind_shape, at_unaligned
     at_reader_core
+    at_mapped_box, at_mapped_swizzle
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]

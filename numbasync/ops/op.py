@@ -30,7 +30,7 @@ from numbasync.ops.operands import (
     not_a_coroutine,
     shortened,
     suppress_unused_warnings,
-)
+)  # fmt: skip
 from numbasync.ops.pickling import Picklable, Recipe, packed
 from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs
@@ -263,28 +263,25 @@ class Then(ChainOp[T, U]):
         return f".then({name_of(self._then)})"
 
 
+@known
 class Map(ChainOp[T, U]):
     """The value of `first`, inspected or changed by a function on the host."""
 
+    __slots__ = (
+        "_change", "_first", "_keep", "_label", "_links", "_result", "_site", "_unused", "element",
+        "has_fast_path",
+    )  # fmt: skip
     _FAST = 4  # most links that the fast path calls, each inside the next
-    _links: int
-    _value: U  # once enqueued on the fast path
 
     def __init__(
-        self,
-        first: DeviceOp[T],
-        change: Callable[[T], Any],
-        *,
-        keep: bool = False,
+        self, first: DeviceOp[T], change: Callable[[T], Any], *, keep: bool = False,
         label: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(first)
         self.element = {"first": 0, "last": -1}.get(label or "")
-        self._change = change
-        self._keep = keep
-        self._label = label
+        self._change, self._keep, self._label = change, keep, label
         # A chain of any length is run by the loop of `steps`.
-        self._links = first._links + 1 if isinstance(first, Map) else 1
+        self._links: int = first._links + 1 if isinstance(first, Map) else 1
         self.has_fast_path = first.has_fast_path and self._links <= self._FAST
 
     def operands(self) -> frozenset[int] | None:
@@ -294,13 +291,16 @@ class Map(ChainOp[T, U]):
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         if not self._first.try_enqueue(submission, pool):
             return False
-        value = self._first.result()
-        check_there(value, self)
-        self._value = check_not_read(value, exclusive.run(self._changed, value), submission, self)
+        self._take(self._first.result(), submission)
         return True
 
+    def _take(self, value: T, submission: Submission) -> None:
+        check_there(value, self)
+        changed = exclusive.run(self._changed, value)
+        self._result: U = check_not_read(value, changed, submission, self)
+
     def result(self) -> U:
-        return self._value
+        return self._result
 
     def follow(self, ctx: Context, value: T) -> Any:
         return check_not_read(value, self._changed(value), ctx.submission, self)

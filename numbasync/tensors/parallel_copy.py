@@ -22,7 +22,9 @@ HostArray: TypeAlias = np.ndarray[Any, Any]
 
 # Copies of more bytes, which take over 50 us, are split and must not block an event loop.
 LARGE = 2**19
-SMALLEST = 2**18  # bytes of a part; waking a thread takes as long as copying half of them
+# Bytes of a part. What Python does for each, with the interpreter lock, takes as long as copying a
+# quarter of them, and several threads want that lock: 4 MiB in 16 parts take twice as long as in 4.
+SMALLEST = 2**20
 
 
 def _nothing(part: object) -> None: ...

@@ -11,7 +11,7 @@ from numbasync import layout
 from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.errors import CallerError, DTypeError, ShapeError
-from numbasync.native import known
+from numbasync.native import compiled, known
 from numbasync.public import Public
 from numbasync.tensors.array_methods import NoOperators
 from numbasync.tensors.tensor import SharedTensor, Tensor
@@ -142,6 +142,7 @@ def _is_supported(dtype: np.dtype[Any]) -> bool:
     return dtype.name in DTYPES  # NumPy computes the name each time
 
 
+@compiled
 def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> TensorMap:
     """`t` as an argument of kernels that copy boxes of it by `numbasync.tensor_cores`.
 

@@ -30,6 +30,7 @@ from numbasync.tools.bench import (
     long_wait,
     peer_registry,
     plain_kernels,
+    ready_calls,
     ready_kernels,
     replayed,
     report,
@@ -73,6 +74,7 @@ TABLES = {
     "attention of float16": ("attention", 1),
     "attention for decoding": ("decode", 2),
     "sentence embeddings": ("embeddings", 4),
+    "ready kernels, submitted": ("ready_calls", 2),
 }
 # Whole models, and their parts, whose kernels are many.
 MODELS = {
@@ -90,6 +92,7 @@ OF_TWO_GPUS = {
     "all_reduce of 4 KiB": ("reduce", 2),
     "two GPUs: latency": (None, 1),
     "a product of 256 x 256 float32": (None, 2),
+    "4 host parts of 4,096 float32": (None, 2),
 }
 
 
@@ -112,13 +115,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "COLUMNS", 256)
     monkeypatch.setattr(plain_kernels, "LARGE", 4096)
     monkeypatch.setattr(plain_kernels, "LAUNCHES", 5)
-    for module in (plain_kernels, ready_kernels):
+    for module in (plain_kernels, ready_calls, ready_kernels):
         monkeypatch.setattr(module, "CALLS", 1)
     monkeypatch.setattr(decode, "MANY", decode.FEW)
     monkeypatch.setattr(decode, "CALLS", 1)
     monkeypatch.setattr(devices, "SIZES", {"4 KiB": 4096})
     monkeypatch.setattr(devices, "REDUCED", {"4 KiB": 4096})
     monkeypatch.setattr(devices, "SIDE", 256)
+    monkeypatch.setattr(devices, "PARTS", 4)
+    monkeypatch.setattr(devices, "PART_ELEMENTS", 4096)
     monkeypatch.setattr(devices, "SMALL_CALLS", 5)
     for name, value in (("STEPS", 3), ("ELEMENTS", 4096)):
         monkeypatch.setattr(devices, name, value)

@@ -111,6 +111,10 @@ class Encoder:
         self._tables = tables
         self._layers = layers
         self._memory = memory
+        # Views, which no launch has to make anew.
+        self._narrow = memory.tokens_of(memory.narrow)
+        self._hidden = memory.tokens_of(memory.hidden)
+        self._heads = self._heads_of(memory)
 
     @classmethod
     async def create(
@@ -139,7 +143,7 @@ class Encoder:
         """The launches of a forward pass, in order: 2, 7 a layer, and 2. None allocates."""
         config, m, tables = self.config, self._memory, self._tables
         yield nn.embedding(
-            m.tokens_of(m.narrow),
+            self._narrow,
             m.ids, m.kinds, tables.words, tables.positions, tables.types,
         )  # fmt: skip
         norm = tables.norm
@@ -158,22 +162,28 @@ class Encoder:
                 m.hidden, m.narrow, m.between,
                 layer.narrowed.scale, layer.narrowed.shift, config.eps,
             )  # fmt: skip
-        yield nn.mean_pool(m.pooled, m.tokens_of(m.hidden), m.mask)
+        yield nn.mean_pool(m.pooled, self._hidden, m.mask)
         yield nn.unit_rows(m.embeddings, m.pooled)
 
-    def _attention(self) -> na.DeviceOp[Any]:
-        """Of parts of one product, which are views: nothing is copied."""
-        config, m = self.config, self._memory
+    def _heads_of(self, m: Memory) -> list[na.Tensor]:
+        """Result, queries, keys and values of attention. The latter are parts of one product, which
+        are views: nothing is copied.
+        """
         rows, width = m.mixed.shape
         if not self._is_quick():
-            out = m.tokens_of(m.mixed)
             parts = m.attended.reshape(*m.ids.shape, 3, width)
-            return nn.attention(out, *(parts[:, :, i] for i in range(3)), m.mask, config.heads)
-        heads = m.attended.reshape(rows, 3, config.heads, -1)
+            return [m.tokens_of(m.mixed), *(parts[:, :, i] for i in range(3))]
+        heads = m.attended.reshape(rows, 3, self.config.heads, -1)
+        out = m.mixed.reshape(rows, self.config.heads, -1)
+        return [out, *(heads[:, i] for i in range(3))]
+
+    def _attention(self) -> na.DeviceOp[Any]:
+        m = self._memory
+        if not self._is_quick():
+            return nn.attention(*self._heads, m.mask, self.config.heads)
         return nn.dot_product_attention(
-            m.mixed.reshape(rows, config.heads, -1), *(heads[:, i] for i in range(3)),
-            lengths=m.lengths, offsets=m.offsets, longest=m.ids.shape[1],
-        )  # fmt: skip
+            *self._heads, lengths=m.lengths, offsets=m.offsets, longest=m.ids.shape[1]
+        )
 
     def _is_quick(self) -> bool:
         """Whether `dot_product_attention` takes the heads, and is the quicker one."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -71,13 +72,73 @@ def dot_product_attention(
     Raises:
         ShapeError, DTypeError, CallerError: the arguments do not fit.
     """
+    p = Arguments(out, q, k, v, causal, scale, mask, lengths, offsets, longest)
+    kind = _kind(p)
+    way = None if kind is None else _ways.get(kind)
+    if way is None:
+        way = _way_of(p)
+        if kind is not None:
+            if len(_ways) >= MOST_WAYS:
+                _ways.clear()
+            _ways[kind] = way
+    return way(p)
+
+
+class Arguments(NamedTuple):
+    """The arguments of a `dot_product_attention`."""
+
+    out: na.Tensor
+    q: na.Tensor
+    k: na.Tensor
+    v: na.Tensor
+    causal: bool
+    scale: float | None
+    mask: na.Tensor | None
+    lengths: na.Tensor | None
+    offsets: na.Tensor | None
+    longest: int | None
+
+
+# The checks, and the choice of a kernel, are made once for arguments of one kind; as in `gemm`.
+Way: TypeAlias = Callable[[Arguments], na.DeviceOp[na.Tensor]]
+
+MOST_WAYS = 1024  # the next one starts over
+_ways: dict[Hashable, Way] = {}
+
+
+def _kind(p: Arguments) -> Hashable:
+    """What the checks, and the way, depend on; None: arguments that are to be checked, whose types
+    are not known to be right.
+    """
+    out, q, k, v, causal, scale, mask, lengths, offsets, longest = p
+    if not (type(out) is type(q) is type(k) is type(v) is na.Tensor and type(causal) is bool):
+        return None
+    if not (scale is None or type(scale) is float) or not (longest is None or type(longest) is int):
+        return None
+    device = out.device
+    cores = None if device is None else device.limits.tensor_cores
+    key: list[Hashable] = [device, cores, causal, scale, longest]
+    for t in (out, q, k, v):
+        key += (t.fingerprint, t.strides)
+    for extra in (mask, lengths, offsets):
+        if extra is None:
+            key.append(None)
+        elif type(extra) is na.Tensor:
+            key.append(extra.fingerprint)
+        else:
+            return None
+    return tuple(key)
+
+
+def _way_of(p: Arguments) -> Way:
+    out, q, k, v, causal, scale, mask, lengths, offsets, longest = p
     is_packed = offsets is not None
     check_tensors(out, q, k, v, is_packed, causal)
     limits = None if out.device is None else out.device.limits
     by_threads = limits is None or limits.tensor_cores not in DEVICES or q.dtype.itemsize > 2
     multiprocessors = 1 if limits is None else limits.multiprocessors
-    launched: na.DeviceOp[Any]
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    shared: int
     if offsets is not None:
         if mask is not None:
             raise na.errors.CallerError(
@@ -85,49 +146,94 @@ def dot_product_attention(
                 "keys there are."
             )
         check_offsets(offsets, longest)
-        seen = flat_lengths(lengths, (offsets.shape[0] - 1,))
+        flat_lengths(lengths, (offsets.shape[0] - 1,))
         tokens, heads, width = q.shape
+        shared = heads // k.shape[1]
         queries = tokens if longest is None else min(longest, tokens)
         all_heads = (offsets.shape[0] - 1) * heads
         if by_threads:
-            launched = attention_threads(width)[all_heads * -(-queries // QUERIES), THREADS](
-                *map(_heads_first, (out, q, k, v)),
-                heads, heads // k.shape[1], queries, int(causal), factor, seen, offsets,
-            )  # fmt: skip
-            return launched.map(lambda _: out)
+            return _by_threads(p, _heads_first, all_heads, heads, shared, queries, factor, 1, False)
         kernel = attention_warpgroups(name_of(q.dtype), width, causal)
         tiles = all_heads * -(-queries // kernel.queries)
-        launched = kernel.launcher[min(tiles, multiprocessors), kernel.threads](
-            out.reshape(tokens, heads * width),
-            na.tensor_map(q, (kernel.queries, 1, kernel.columns), kernel.swizzle),
-            *(na.tensor_map(t, (KEYS, 1, kernel.columns), kernel.swizzle) for t in (k, v)),
-            all_heads, heads, heads // k.shape[1], queries, queries, factor, seen, offsets,
+        return _by_warpgroups(
+            kernel, min(tiles, multiprocessors), _unchanged, (tokens, heads * width),
+            (kernel.queries, 1, kernel.columns), (KEYS, 1, kernel.columns),
+            (all_heads, heads, shared, queries, queries, factor), 1, False,
         )  # fmt: skip
-    else:
-        heads, queries, width = q.shape[-3:]
-        key_heads, keys, _ = k.shape[-3:]
-        all_heads = math.prod(q.shape[:-2])
-        seen = flat_lengths(lengths, q.shape[:-3])
-        pages, shared_by, is_added = mask_pages(mask, q, keys)
-        if by_threads:
-            launched = attention_threads(width)[all_heads * -(-queries // QUERIES), THREADS](
-                *map(_of_heads, (out, q, k, v)), heads, heads // key_heads, queries, int(causal),
-                factor, seen, None, pages, shared_by, int(is_added),
-            )  # fmt: skip
-            return launched.map(lambda _: out)
-        groups = groups_of_tile(width, all_heads, queries, keys, causal, multiprocessors)
-        kernel = attention_warpgroups(name_of(q.dtype), width, causal, groups)
-        tiles = all_heads * -(-queries // kernel.queries)
-        blocks = kernel.blocks(tiles, keys, causal, multiprocessors)
-        launched = kernel.launcher[blocks, kernel.threads](
-            out.reshape(-1, width),
-            na.tensor_map(_of_heads(q), (1, kernel.queries, kernel.columns), kernel.swizzle),
-            *(na.tensor_map(_of_heads(t), (1, KEYS, kernel.columns), kernel.swizzle)
-              for t in (k, v)),
-            all_heads, heads, heads // key_heads, queries, keys, factor,
-            seen, None, pages, shared_by, int(is_added),
+    heads, queries, width = q.shape[-3:]
+    key_heads, keys, _ = k.shape[-3:]
+    shared = heads // key_heads
+    all_heads = math.prod(q.shape[:-2])
+    flat_lengths(lengths, q.shape[:-3])
+    pages = mask_pages(mask, q, keys)
+    if by_threads:
+        return _by_threads(
+            p, _of_heads, all_heads, heads, shared, queries, factor, pages.shared_by, pages.is_added
+        )
+    groups = groups_of_tile(width, all_heads, queries, keys, causal, multiprocessors)
+    kernel = attention_warpgroups(name_of(q.dtype), width, causal, groups)
+    tiles = all_heads * -(-queries // kernel.queries)
+    return _by_warpgroups(
+        kernel, kernel.blocks(tiles, keys, causal, multiprocessors), _of_heads, (-1, width),
+        (1, kernel.queries, kernel.columns), (1, KEYS, kernel.columns),
+        (all_heads, heads, shared, queries, keys, factor), pages.shared_by, pages.is_added,
+    )  # fmt: skip
+
+
+def _by_threads(
+    p: Arguments, view: Callable[[na.Tensor], na.Tensor], all_heads: int, heads: int, shared: int,
+    queries: int, factor: float, mask_shared: int, is_added: bool,
+) -> Way:  # fmt: skip
+    blocks = all_heads * -(-queries // QUERIES)
+    call = attention_threads(p.q.shape[-1])[blocks, THREADS]
+    numbers = heads, shared, queries, int(p.causal), factor
+    added = int(is_added)
+
+    def attend(p: Arguments) -> na.DeviceOp[na.Tensor]:
+        out = p.out
+        launched: na.DeviceOp[Any] = call(
+            view(out), view(p.q), view(p.k), view(p.v), *numbers, _flat(p.lengths), p.offsets,
+            _paged(p.mask), mask_shared, added,
         )  # fmt: skip
-    return launched.map(lambda _: out)
+        return launched.map(lambda _: out)
+
+    return attend
+
+
+def _by_warpgroups(
+    kernel: Any, blocks: int, view: Callable[[na.Tensor], na.Tensor], rows: tuple[int, int],
+    box_q: tuple[int, ...], box_k: tuple[int, ...], numbers: tuple[float, ...], mask_shared: int,
+    is_added: bool,
+) -> Way:  # fmt: skip
+    call, swizzle, added = kernel.launcher[blocks, kernel.threads], kernel.swizzle, int(is_added)
+
+    def attend(p: Arguments) -> na.DeviceOp[na.Tensor]:
+        out = p.out
+        launched: na.DeviceOp[Any] = call(
+            out.reshape(rows), na.tensor_map(view(p.q), box_q, swizzle),
+            na.tensor_map(view(p.k), box_k, swizzle), na.tensor_map(view(p.v), box_k, swizzle),
+            *numbers, _flat(p.lengths), p.offsets, _paged(p.mask), mask_shared, added,
+        )  # fmt: skip
+        return launched.map(lambda _: out)
+
+    return attend
+
+
+def _unchanged(t: na.Tensor) -> na.Tensor:
+    return t
+
+
+def _flat(lengths: na.Tensor | None) -> na.Tensor | None:
+    """Checked lengths, along one axis."""
+    return lengths if lengths is None or lengths.ndim == 1 else lengths.reshape(-1)
+
+
+def _paged(mask: na.Tensor | None) -> na.Tensor | None:
+    """A checked mask as the kernel takes it: `MaskPages.pages`."""
+    if mask is None:
+        return None
+    rows, keys = mask.shape[-2:] if mask.ndim > 1 else (1, mask.shape[-1])
+    return mask.reshape(-1, rows, keys)
 
 
 def _of_heads(t: na.Tensor) -> na.Tensor:

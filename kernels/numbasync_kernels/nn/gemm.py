@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,7 @@ import numbasync as na
 from numbasync_kernels.fits import FLOATS, name_of
 from numbasync_kernels.nn.finish import ACTIVATIONS, Finish
 from numbasync_kernels.nn.gelu import gelu_reference
-from numbasync_kernels.nn.matmul_float32 import multiply_float32
+from numbasync_kernels.nn.matmul_float32 import float32_like
 from numbasync_kernels.nn.matmul_threads import multiply_by_threads
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
@@ -65,14 +65,17 @@ def gemm(
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
     """
-    check_product(out, a, b, bias, activation, residual, precision, DTYPES)
     product = Arguments(out, a, b, bias, activation, residual)
-    device = out.device
-    if not out.size:
-        return na.value(out)
-    cores = "none" if device is None or not a.size else device.limits.tensor_cores
-    route = ROUTES[cores].get(precision if a.dtype == np.float32 else name_of(a.dtype), plain)
-    return route(product)
+    kind = _kind(product, precision)
+    way = None if kind is None else _ways.get(kind)
+    if way is None:
+        check_product(out, a, b, bias, activation, residual, precision, DTYPES)
+        way = _way_of(product, precision)
+        if kind is not None:
+            if len(_ways) >= MOST_WAYS:
+                _ways.clear()
+            _ways[kind] = way
+    return way(product)
 
 
 def gemm_reference(
@@ -93,8 +96,7 @@ def gemm_reference(
     return result if residual is None else result + residual
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of a `gemm`."""
 
     out: na.Tensor
@@ -109,42 +111,106 @@ class Arguments:
         return Finish(self.bias, self.residual, ACTIVATIONS[self.activation])
 
 
-# --- routes ---
+# A way to compute products of one kind: of arguments of the same dtypes, shapes and strides. What
+# follows from these is decided once, and takes longer than a launch.
+Way: TypeAlias = Callable[[Arguments], Result]
+
+MOST_WAYS = 1024  # the next one starts over
+_ways: dict[Hashable, Way] = {}
 
 
-def plain(p: Arguments) -> Result:
+def _kind(p: Arguments, precision: object) -> Hashable:
+    """What the checks, and the way, of a product depend on; None: arguments that are to be checked,
+    whose types are not known to be right.
+    """
+    out, a, b, bias, activation, residual = p
+    if not (type(out) is type(a) is type(b) is na.Tensor and type(precision) is str):
+        return None
+    if not (bias is None or type(bias) is na.Tensor) or not (
+        residual is None or type(residual) is na.Tensor
+    ):
+        return None
+    if not (activation is None or type(activation) is str):
+        return None
+    device = out.device
+    # The fingerprint of a matrix has no strides of a matrix with gaps, or along an extent of 1.
+    return (
+        device, None if device is None else device.limits.tensor_cores, out.fingerprint,
+        out.strides, a.fingerprint, a.strides, b.fingerprint, b.strides,
+        None if bias is None else bias.fingerprint,
+        None if residual is None else residual.fingerprint, activation, precision,
+    )  # fmt: skip
+
+
+def _way_of(p: Arguments, precision: str) -> Way:
+    out, a, device = p.out, p.a, p.out.device
+    if not out.size:
+        return _nothing
+    cores = "none" if device is None or not a.size else device.limits.tensor_cores
+    route = ROUTES[cores].get(precision if a.dtype == np.float32 else name_of(a.dtype), plain)
+    return route(p)
+
+
+def _nothing(p: Arguments) -> Result:
+    return na.value(p.out)
+
+
+# --- routes: each gives the way of arguments like these ---
+
+
+def plain(p: Arguments) -> Way:
     """Without tensor cores: `multiply_without_tensor_cores`."""
-    return multiply_without_tensor_cores(p.out, p.a, p.b, *p.finish)
+    activation = ACTIVATIONS[p.activation]
+    multiply = without_tensor_cores(p.out, p.a, p.b, *p.finish)
+    return lambda p: multiply(p.out, p.a, p.b, p.bias, p.residual, activation)
 
 
-def by_warpgroups(p: Arguments) -> Result:
+def by_warpgroups(p: Arguments) -> Way:
     """`wgmma`: `matmul_warpgroups`."""
     rows_of_k = p.a.dtype.itemsize == 2 and not is_transposed(p.b)
     out, k = p.out, p.a.shape[1]
     multiprocessors = limits_of(p.out).multiprocessors
     m, n = out.shape
     unit = 64 if rows_of_k else 32
-    way = tiling(m, n, -(-k * p.a.dtype.itemsize // ROW_BYTES), multiprocessors, unit=unit)
+    steps = -(-k * p.a.dtype.itemsize // ROW_BYTES)
+    way = tiling(m, n, steps, multiprocessors, unit=unit)
+    fit = all(map(fits_a_map, (p.a, p.b if rows_of_k else p.b.T)))
+    activation = ACTIVATIONS[p.activation]
 
-    def launch(left: na.Tensor, right: na.Tensor) -> Result:
-        if way.parts > 1:
-            return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, p.finish)
+    if way.parts > 1:
+
+        def launch(p: Arguments, left: na.Tensor, right: na.Tensor) -> Result:
+            return multiply_in_parts(
+                p.out, left, right, way, rows_of_k, multiprocessors,
+                Finish(p.bias, p.residual, activation),
+            )  # fmt: skip
+
+    else:
         stored = name_of(out.dtype) if fits_a_map(out) else None
         kernel = matmul_warpgroups(
             name_of(p.a.dtype), way.columns, rows_of_k, p.finish.compiled, stored=stored
         )
-        maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
         call = kernel.launcher[kernel.blocks(out, multiprocessors), THREADS]
-        launched: na.DeviceOp[Any] = call(
-            kernel.target(out), *maps, k, n, m, None, p.bias, p.residual
-        )
-        return launched.map(lambda _: out)
+        box_a, box_b, target = kernel.box_a, kernel.box_b, kernel.target
 
-    operands = p.a, p.b if rows_of_k else p.b.T
-    return with_copies(launch, operands, fits_a_map, with_fitting_pitch)
+        def launch(p: Arguments, left: na.Tensor, right: na.Tensor) -> Result:
+            out = p.out
+            launched: na.DeviceOp[Any] = call(
+                target(out), na.tensor_map(left, box_a), na.tensor_map(right, box_b), k, n, m,
+                None, p.bias, p.residual,
+            )  # fmt: skip
+            return launched.map(lambda _: out)
+
+    def multiply(p: Arguments) -> Result:
+        right = p.b if rows_of_k else p.b.T
+        if fit:
+            return launch(p, p.a, right)
+        return with_copies(partial(launch, p), (p.a, right), fits_a_map, with_fitting_pitch)
+
+    return multiply
 
 
-def by_warps(p: Arguments) -> Result:
+def by_warps(p: Arguments) -> Way:
     """`mma`: `matmul_warps`."""
     halves = p.a.dtype.itemsize == 2
     rows_of_k = halves and is_transposed(p.a), halves and not is_transposed(p.b)
@@ -152,28 +218,41 @@ def by_warps(p: Arguments) -> Result:
     tile = tile_of(p.out.shape, limits.multiprocessors, limits.max_dynamic_shared_bytes)
     kernel = matmul_warps(name_of(p.a.dtype), tile, rows_of_k, p.finish.compiled)
     launcher = kernel.launcher[kernel.blocks(p.out), tile.threads]
+    k = p.a.shape[1]
 
-    def launch(left: na.Tensor, right: na.Tensor) -> Result:
-        operands = p.out, left, right, p.a.shape[1]
-        launched: na.DeviceOp[Any] = launcher(*operands, 0, None, p.bias, p.residual)
+    def operands(p: Arguments) -> tuple[na.Tensor, na.Tensor]:
+        return p.a.T if rows_of_k[0] else p.a, p.b if rows_of_k[1] else p.b.T
+
+    def launch(p: Arguments, left: na.Tensor, right: na.Tensor) -> Result:
+        launched: na.DeviceOp[Any] = launcher(p.out, left, right, k, 0, None, p.bias, p.residual)
         return launched.first()
 
-    operands = p.a.T if rows_of_k[0] else p.a, p.b if rows_of_k[1] else p.b.T
-    return with_copies(launch, operands, fits_copies, with_zeros)
+    fit = all(map(fits_copies, operands(p)))
+
+    def multiply(p: Arguments) -> Result:
+        if fit:
+            return launch(p, *operands(p))
+        return with_copies(partial(launch, p), operands(p), fits_copies, with_zeros)
+
+    return multiply
 
 
-def as_three_of_tf32(p: Arguments) -> Result:
+def as_three_of_tf32(p: Arguments) -> Way:
     """Products of parts that TF32 holds, as one product."""
-    both = na.zip(_split(p.a, LEFT), _split(p.b.T, RIGHT))
-    return both.then(lambda parts: gemm(
-        p.out, parts[0], parts[1].T, bias=p.bias, activation=p.activation, residual=p.residual,
-        precision="tf32",
-    ))  # fmt: skip
+
+    def multiply(p: Arguments) -> Result:
+        both = na.zip(_split(p.a, LEFT), _split(p.b.T, RIGHT))
+        return both.then(lambda parts: gemm(
+            p.out, parts[0], parts[1].T, bias=p.bias, activation=p.activation, residual=p.residual,
+            precision="tf32",
+        ))  # fmt: skip
+
+    return multiply
 
 
 # By `device.limits.tensor_cores`, and by the dtype, of float32 the precision: what is not here is
 # `plain`. The operations that are "emulated" by the CPU device are for tests.
-ROUTES: dict[str, dict[str, Callable[[Arguments], Result]]] = {
+ROUTES: dict[str, dict[str, Callable[[Arguments], Way]]] = {
     "warpgroups": {
         "float16": by_warpgroups, "bfloat16": by_warpgroups, "tf32": by_warpgroups,
         "tf32x3": as_three_of_tf32, "int8": by_warps,
@@ -187,14 +266,22 @@ ROUTES: dict[str, dict[str, Callable[[Arguments], Result]]] = {
 }  # fmt: skip
 
 
+def without_tensor_cores(out: na.Tensor, a: na.Tensor, b: na.Tensor, *more: Any) -> Any:
+    """The function that multiplies arguments like these: one of `float32_like` on GPUs, else
+    `multiply_by_threads`.
+    """
+    device = out.device
+    if a.dtype == np.float32 and a.size and device and device.limits.loads_in_flight > 1:
+        return float32_like(out, a, b, *more)
+    return multiply_by_threads
+
+
 def multiply_without_tensor_cores(
     out: na.Tensor, a: na.Tensor, b: na.Tensor, *more: Any
 ) -> na.DeviceOp[na.Tensor]:
     """`multiply_float32` of float32 on GPUs, else `multiply_by_threads`; of the same arguments."""
-    device = out.device
-    if a.dtype == np.float32 and a.size and device and device.limits.loads_in_flight > 1:
-        return multiply_float32(out, a, b, *more)
-    return multiply_by_threads(out, a, b, *more)
+    product: Result = without_tensor_cores(out, a, b, *more)(out, a, b, *more)
+    return product
 
 
 def check_product(

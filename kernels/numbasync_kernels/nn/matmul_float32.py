@@ -8,6 +8,7 @@ are small: what it reads of one k, four elements by an instruction, serves as ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -331,6 +332,18 @@ def multiply_float32(
     """
     if not out.size:
         return na.value(out)
+    multiply = float32_like(out, a, b, bias, residual, activation, rows)
+    return multiply(out, a, b, bias, residual, activation, rows, offsets)
+
+
+def float32_like(
+    out: na.Tensor, a: na.Tensor, b: na.Tensor, bias: na.Tensor | None = None,
+    residual: na.Tensor | None = None, activation: int = 0, rows: int = 0,
+    offsets: na.Tensor | None = None,
+) -> Callable[..., na.DeviceOp[na.Tensor]]:  # fmt: skip
+    """`multiply_float32` for arguments of the shapes and strides of these, `out` not empty: the
+    kernel that fits them is found once.
+    """
     a_along_k, b_along_k = not is_transposed(a), is_transposed(b)
     operands = (a if a_along_k else a.T), (b.mT if b_along_k else b)
     several = b.ndim == 3
@@ -342,8 +355,19 @@ def multiply_float32(
     kernel = matmul_float32(tile, a_along_k, b_along_k, wide, finishes, several)
     blocks = tile.tiles(m + (groups - 1) * tile.rows, n)  # however rows are divided into groups
     call = kernel[blocks, tile.rows]
-    launched: na.DeviceOp[Any] = call(out, *operands, rows, offsets, bias, residual, activation)
-    return launched.first()
+
+    def multiply(
+        out: na.Tensor, a: na.Tensor, b: na.Tensor, bias: na.Tensor | None = None,
+        residual: na.Tensor | None = None, activation: int = 0, rows: int = 0,
+        offsets: na.Tensor | None = None,
+    ) -> na.DeviceOp[na.Tensor]:  # fmt: skip
+        left, right = (a if a_along_k else a.T), (b.mT if b_along_k else b)
+        launched: na.DeviceOp[Any] = call(
+            out, left, right, rows, offsets, bias, residual, activation
+        )
+        return launched.first()
+
+    return multiply
 
 
 @cache

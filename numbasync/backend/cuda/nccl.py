@@ -53,7 +53,7 @@ class Nccl:
     def takes(self, dtype: np.dtype[Any], op: str | None = None) -> bool:
         if op is not None and dtype.kind == "c":
             return op in OF_PAIRS
-        return dtype.name in DTYPES
+        return _number(dtype) is not None
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -135,7 +135,15 @@ def _count(array: CudaArray) -> tuple[int, int]:
     """The number of elements, or of their parts, and NCCL's number of their dtype."""
     dtype = array.dtype
     parts = 2 if dtype.kind == "c" else 1
-    return parts * array.nbytes // dtype.itemsize, DTYPES[dtype.name]
+    number = _number(dtype)
+    assert number is not None  # `takes` was asked
+    return parts * array.nbytes // dtype.itemsize, number
+
+
+@cache
+def _number(dtype: np.dtype[Any]) -> int | None:
+    """NCCL's number of a dtype; None of one that it does not know."""
+    return DTYPES.get(dtype.name)  # NumPy computes the name each time
 
 
 def _reduction(array: CudaArray, op: str) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
 import numbasync as na
 from numbasync.device.device import Device
@@ -31,6 +32,7 @@ MOVE = "numbasync: await to_device, new tensor"
 SYNC_MOVE = "numbasync: to_device.sync(), new tensor"
 RAW_MOVE = "cuda.bindings: peer copy between two events + synchronize"
 REDUCED = {"256 MiB": 2**28, "16 MiB": 2**24, "1 MiB": 2**20}
+AWAITED = {"256 MiB": 1.05, "16 MiB": 1.15}  # at most so many times PyTorch's; else 1.3
 REDUCE = "numbasync: await all_reduce, new tensors"
 QUEUED_REDUCE = "numbasync: all_reduce to given tensors, enqueued, then synchronize"
 TORCH_REDUCE = "PyTorch: torch.cuda.nccl.all_reduce + synchronize"
@@ -42,6 +44,8 @@ LATENCY_METHOD = (
 SIDE = 8192
 WHOLE, HALVES = "numbasync: one GPU", "numbasync: half of the rows on each GPU"
 ONE, TWO = "numbasync: one pipeline", "numbasync: two, one on each GPU"
+PARTS, PART_ELEMENTS, PART_STEPS = 64, 2**20, 20_000  # of a map, and of each of its launches
+ONE_MAP, TWO_MAP = "numbasync: DeviceGroup.map on one GPU", "numbasync: DeviceGroup.map on two"
 METHOD = "{what}, waited for. {calls} calls a round."
 
 
@@ -53,31 +57,33 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
     other, records = others[0], []
 
     async def add(
-        peers: str, what: str, cases: list[Case], base: str, target: Target, *sizes: int
+        peers: str, what: str, cases: list[Case], base: str, targets: Sequence[Target], *sizes: int
     ) -> None:
-        calls = {"move": SMALL_CALLS, "pipelines": PIPELINES, "product": PIPELINES}.get(
-            peers, CALLS
-        )
+        few = {"move": SMALL_CALLS, "pipelines": PIPELINES, "product": PIPELINES, "map": 1}
+        calls = few.get(peers, CALLS)
         records.append(
             await table(
                 device, rounds, peers, what, cases, calls=calls, method=METHOD, base=base,
-                sizes=(other.ordinal, *sizes) if sizes else (), targets=(target,),
+                sizes=(other.ordinal, *sizes) if sizes else (), targets=targets,
             )
         )  # fmt: skip
 
     for name, nbytes in SIZES.items():
         target = Target(f"{name} / the driver's peer copy", QUEUED_COPY, RAW_QUEUED, 1 / 0.95, 1.02)
         cases = _copies(device, other, nbytes)
-        await add("peer", f"peer copy of {name}", cases, RAW_COPY, target, nbytes)
+        await add("peer", f"peer copy of {name}", cases, RAW_COPY, [target], nbytes)
     target = Target("4 KiB / the driver's calls", SYNC_MOVE, RAW_MOVE, 1.3, 1.2)
     cases = _moves(device, other)
-    await add("move", "4 KiB to the other GPU", cases, RAW_MOVE, target, SMALL)
+    await add("move", "4 KiB to the other GPU", cases, RAW_MOVE, [target], SMALL)
     target = Target("two pipelines / one", TWO, ONE, 2 / 1.95, 1.01)
-    await add("pipelines", f"pipelines of {STEPS} launches", _pipelines(device, other), ONE, target)
+    cases = _pipelines(device, other)
+    await add("pipelines", f"pipelines of {STEPS} launches", cases, ONE, [target])
     for name, nbytes in REDUCED.items():
         target = Target(f"{name} / NCCL from PyTorch", QUEUED_REDUCE, TORCH_QUEUED, 1 / 0.95, 1.0)
+        most = AWAITED.get(name, 1.3)
+        each = Target(f"{name}, awaited / PyTorch, waited for", REDUCE, TORCH_REDUCE, most, 1.0)
         cases = _reductions(device, other, nbytes)
-        await add("reduce", f"all_reduce of {name}", cases, TORCH_REDUCE, target, nbytes)
+        await add("reduce", f"all_reduce of {name}", cases, TORCH_REDUCE, [target, each], nbytes)
     records.append(
         await table(
             device, rounds, "latency", "two GPUs: latency", [_latency(device, other)],
@@ -86,7 +92,10 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
     )  # fmt: skip
     target = Target("on two GPUs / on one", HALVES, WHOLE, 1 / 1.8, 1 / 1.95)
     cases = await _products(device, other)
-    await add("product", f"a product of {SIDE} x {SIDE} float32", cases, WHOLE, target)
+    await add("product", f"a product of {SIDE} x {SIDE} float32", cases, WHOLE, [target])
+    target = Target("parts on two GPUs / on one", TWO_MAP, ONE_MAP, 1 / 1.75, 1 / 1.9)
+    what = f"{PARTS} host parts of {PART_ELEMENTS:,} float32"
+    await add("map", what, _maps(device, other), ONE_MAP, [target])
     return records
 
 
@@ -217,6 +226,40 @@ def _latency(near: Device, far: Device) -> Case:
             np.testing.assert_array_equal(elements, one + one)
 
     return Case(LATENCY, run, check)
+
+
+@na.launcher
+@cuda.jit
+def _slow(z: na.KernelOutput, steps: int) -> None:
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        value = z[i]
+        for _ in range(steps):
+            value = value * np.float32(0.5) + np.float32(1.0)
+        z[i] = value
+
+
+def _maps(near: Device, far: Device) -> list[Case]:
+    """Each part is uploaded, worked on by one launch, and downloaded."""
+    parts = [np.full(PART_ELEMENTS, i, np.float32) for i in range(PARTS)]
+
+    def worked(part: Any) -> na.DeviceOp[Any]:
+        launched = na.from_host(part).then(lambda t: _slow.forall(part.size)(t, PART_STEPS))
+        return launched.first().to_host()
+
+    def case(name: str, *devices: Device) -> Case:
+        group = na.DeviceGroup(devices)
+
+        async def call() -> Any:
+            return await group.map(worked, parts)
+
+        async def check() -> None:
+            for result in await call():
+                np.testing.assert_array_equal(result, 2)  # what halving and adding 1 ends at
+
+        return Case(name, awaited(call), check)
+
+    return [case(ONE_MAP, near), case(TWO_MAP, near, far)]
 
 
 async def _products(near: Device, far: Device) -> list[Case]:

@@ -39,7 +39,7 @@ PEERS = (
     ("PyTorch", "torch_peer", ("launch", "alloc", "copy", "trip")),
     ("PyTorch", "torch_batches", ("batch_chain", "batch_reduce", "batch_tall")),
     ("PyTorch", "torch_plain", ("plain_add", "plain_neighbours", "plain_types", "plain_views")),
-    ("PyTorch", "torch_products", ("products", "attention")),
+    ("PyTorch", "torch_products", ("products", "attention", "ready_calls")),
     ("PyTorch", "torch_embeddings", ("embeddings",)),
     ("Triton", "triton_peer", ("launch",)),
 )

@@ -232,7 +232,8 @@ async def products(device: Device, rounds: int) -> list[report.Record]:
         out = await na.zeros((product.m, product.n), result).schedule(stream)
         call = partial(gemm, out, left, right, precision=product.precision)
         if product.by_mma:
-            call = partial(by_warps, Arguments(out, left, right))
+            arguments = Arguments(out, left, right)
+            call = partial(by_warps(arguments), arguments)
         judge = partial(product.check, a=a, b=b)
         cases.append(_case(stream, product.name, call, judge, product.launches))
     return [

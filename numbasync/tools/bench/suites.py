@@ -25,6 +25,7 @@ from numbasync.tools.bench import (
     launch,
     peer_registry,
     plain_kernels,
+    ready_calls,
     ready_kernels,
     report,
 )
@@ -51,7 +52,7 @@ SUITES: dict[str, Sequence[Part]] = {
     "batch": (batches.host, batches.chain, batches.reduce, batches.tall, batches.small),
     "kernels": (
         *plain_kernels.TABLES, ready_kernels.products, ready_kernels.attention,
-        decode.tables, embeddings.tables,
+        decode.tables, embeddings.tables, ready_calls.tables,
     ),
     "devices": (devices.tables,),
     "dask": (_dask,),

@@ -1,0 +1,167 @@
+"""The quick way of a collective of several devices: the calls of their library, where no stream has
+to wait for another one's work first.
+
+It is what `LocalOp` does by contexts, one inside the other: a submission on each device, and the
+first one's done when all are. Nothing is asked that the tensors do not say.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from numbasync.backend.protocols import Library, Rank
+from numbasync.device import access
+from numbasync.device.device import Device
+from numbasync.device.storage import MemoryPool
+from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
+from numbasync.errors import OutOfDeviceMemoryError
+from numbasync.tensors.array_spec import ArraySpec
+from numbasync.tensors.tensor import Tensor
+
+T = TypeVar("T")
+Enqueue = Callable[[Any, Any, Tensor, Tensor], None]  # a rank's call: rank, stream, from, to
+
+# Held by the one thread that calls the library: two groups with devices in common, which threads
+# start in different orders, would wait for one another on the devices.
+calling = threading.Lock()
+
+
+class Group(NamedTuple):
+    """The devices of a collective, as their library knows them.
+
+    Attributes:
+        ranks: one for each device.
+        streams: of the quick way, one for each device but the first, whose stream is the
+            operation's. A library runs one collective of a group at a time.
+        in_order: the devices in the order in which their locks are taken.
+    """
+
+    library: Library
+    ranks: Sequence[Rank]
+    streams: Sequence[Stream]
+    in_order: Sequence[Device]
+
+
+def group_of(library: Library, devices: Sequence[Device]) -> Group:
+    ranks = library.ranks([device.backend for device in devices])
+    in_order = sorted(devices, key=lambda d: (d.kind, d.ordinal))
+    return Group(library, ranks, [device.new_stream() for device in devices[1:]], in_order)
+
+
+class Work(NamedTuple):
+    """A collective.
+
+    Attributes:
+        name: of its submissions.
+        parts: a tensor a device.
+        out: the tensors of the results; None: new ones.
+        spec: of each result.
+        enqueue: the call of the library.
+    """
+
+    name: str
+    parts: Sequence[Tensor]
+    out: Sequence[Tensor] | None
+    spec: ArraySpec
+    enqueue: Enqueue
+
+
+def try_enqueue(
+    group: Group,
+    devices: Sequence[Device],
+    work: Work,
+    submission: Submission,
+    pool: MemoryPool | None,
+) -> tuple[Tensor, ...] | None:
+    """Enqueue all of it, the first device's part in `submission`, and let that wait for the others.
+
+    Returns:
+        The results; None, with nothing done, if something must be waited for first.
+    """
+    others = [Submission(stream, work.name, submission.site) for stream in group.streams]
+    for device, other in zip(devices[1:], others, strict=True):
+        if device.lost is not None or device.is_limited or other.stream.is_broken:
+            return None
+    every = [submission, *others]
+    return _locked(group.in_order, partial(_enqueued, group, work, every, pool))
+
+
+def _locked(devices: Sequence[Device], call: Callable[[], T]) -> T:
+    """`call()` under the locks of all devices."""
+    if not devices:
+        return call()
+    with devices[0].submit_lock:
+        return _locked(devices[1:], call)
+
+
+def _enqueued(
+    group: Group, work: Work, every: Sequence[Submission], pool: MemoryPool | None
+) -> tuple[Tensor, ...] | None:
+    for submission, part in zip(every, work.parts, strict=True):
+        if not _is_free(submission, part, access.is_written_elsewhere):
+            return None
+    results = work.out
+    if results is None:
+        results = _allocated(work.spec, every, pool)
+    elif not all(map(_is_free, every, results, [access.is_used_elsewhere] * len(every))):
+        results = None
+    if results is None:
+        return None
+    tensors = (*work.parts, *results)
+    # Made first: behind an error in the midst of the calls, some ranks would wait for the others.
+    handles = [tensor.handle for tensor in tensors]
+    # All by the first one, which is committed whatever happens: ^C could leave out the others.
+    every[0].keep_alive += [tensor.storage for tensor in tensors]
+    del handles
+    try:
+        with calling, group.library.together():
+            for rank, submission, part, result in zip(
+                group.ranks, every, work.parts, results, strict=True
+            ):
+                work.enqueue(rank, submission.stream.backend, part, result)
+    finally:  # after an error some may be enqueued
+        for submission, part, result in zip(every, work.parts, results, strict=True):
+            access.record_read(part.storage, submission)
+            access.record_write(result.storage, submission)
+            submission.keep_alive += (part.storage, result.storage)
+        for submission in every[1:]:
+            submission.stream.commit(submission, False)
+    # Under the locks: a wait for another thread's part, which its device's first part then came
+    # behind, would be for ever.
+    for submission in every[1:]:
+        every[0].stream.wait_for(submission.stream)
+        every[0].depends_on(submission)
+    return tuple(results)
+
+
+def _is_free(submission: Submission, tensor: Tensor, is_busy: Callable[[Any, Any], bool]) -> bool:
+    """Whether a tensor can be used at once by work of the submission."""
+    storage, stream = tensor.own_storage, submission.stream
+    return (
+        storage is not None
+        and tensor.source is None
+        and storage.fast_path_device is stream.device.backend
+        and not is_busy(storage, stream)
+    )
+
+
+def _allocated(
+    spec: ArraySpec, every: Sequence[Submission], pool: MemoryPool | None
+) -> list[Tensor] | None:
+    """New tensors; None where a device has no room, until somebody collects garbage."""
+    tensors: list[Tensor] = []
+    try:
+        for submission in every:
+            stream = submission.stream
+            chosen = pool if pool is not None and not tensors else stream.device.pool
+            storage = chosen.allocate(spec.nbytes, stream.backend)
+            tensors.append(Tensor.of(stream.device, storage, spec))
+    except OutOfDeviceMemoryError:
+        return None
+    for submission in every:
+        submission.nbytes += spec.nbytes
+    return tensors

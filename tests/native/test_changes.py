@@ -1,0 +1,110 @@
+"""Changes of a launch's value on the host, and tensor maps that are made again: as in Python."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import native
+from numbasync.errors import AlreadySubmittedError, MovedError, OperationError, ReentrancyError
+from tests.common import add_one, saxpy
+from tests.native.null_device import launches
+
+pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
+
+
+def test_the_value_is_the_changed_one(null: na.Device, on: bool) -> None:
+    stream, (z, x) = null.new_stream(), [na.zeros(8).sync() for _ in range(2)]
+    saxpy(z, 1.0, x).sync_on(stream)
+    for run in ("sync_on", "async_on"):
+        assert getattr(saxpy(z, 1.0, x).first(), run)(stream) is z
+        assert getattr(saxpy(z, 1.0, x).last(), run)(stream) is x
+        assert getattr(saxpy(z, 2.5, x).map(lambda r: r[1]), run)(stream) == 2.5
+        seen: list[Any] = []
+        given = getattr(saxpy(z, 1.0, x).inspect(seen.append), run)(stream)
+        assert seen[0] is given and given[0] is z
+    op = saxpy(z, 1.0, x).first()
+    assert repr(op) == "<DeviceOp saxpy(z, a, x).first(), not run>"
+    op.async_on(stream)
+    assert z.storage.writer.name == "saxpy(z, a, x).first()"
+    with pytest.raises(AlreadySubmittedError):
+        op.sync_on(stream)
+    stream.synchronize()
+
+
+async def test_an_await_gives_it_too(null: na.Device, on: bool) -> None:
+    z = await na.zeros(8)
+    await add_one(z)
+    assert await add_one(z).first() is z
+    assert await na.spawn(add_one(z).map(lambda r: 7)) == 7
+
+
+def test_an_error_of_the_change_comes_behind_the_launch(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    before = len(launches())
+
+    def fails(_: Any) -> None:
+        raise KeyError("k")
+
+    async def never(_: Any) -> None: ...
+
+    with pytest.raises(KeyError):
+        add_one(z).map(fails).async_on(stream)
+    with pytest.raises(ReentrancyError):
+        add_one(z).map(lambda _: add_one(z).sync_on(stream)).async_on(stream)
+    with pytest.raises(OperationError):
+        add_one(z).map(partial(never)).async_on(stream)  # type: ignore[unused-coroutine]
+    assert len(launches()) == before + 3
+    assert z.storage.writer.sequence, "the device may be at it"
+    stream.synchronize()
+
+
+def test_the_core_asks_python_for_the_name_alone(null: na.Device) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    for _ in range(2):
+        add_one(z).first().async_on(stream)
+    op, called = add_one(z).first(), list[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        op.async_on(stream)
+    finally:
+        sys.setprofile(before)
+    assert called == ["_suffix"]
+    stream.synchronize()
+
+
+def test_a_tensor_map_is_made_again_as_python_makes_it(cpu: na.Device, on: bool) -> None:
+    t = na.zeros((64, 64), np.float16).sync()
+    first = na.tensor_map(t, (16, 64))
+    handle = first.mapped.handle
+    holders = t.storage.holders
+    again = na.tensor_map(t, (16, 64))
+    assert type(again) is type(first) and type(again.mapped) is type(first.mapped)
+    assert again.tensor is t and again.mapped.own_handle is handle
+    for name in ("box", "swizzle", "shape", "dtype", "device"):
+        assert getattr(again, name) == getattr(first, name)
+    for name in ("box", "swizzle", "shape", "strides", "source", "spec", "key", "fingerprint"):
+        assert getattr(again.mapped, name) == getattr(first.mapped, name)
+    assert again.mapped.storage is t.storage and t.storage.holders == holders + 1
+    del again
+    assert t.storage.holders == holders
+    for other in (na.tensor_map(t, (8, 64)), na.tensor_map(t[:32], (16, 64)),
+                  na.tensor_map(t, (16, 32), 64), na.tensor_map(t, [16, 64])):  # fmt: skip
+        assert other.mapped.own_handle is None
+    moved = t.take()
+    with pytest.raises(MovedError):
+        _ = na.tensor_map(t, (16, 64)).mapped.handle
+    assert na.tensor_map(moved, (16, 64)).mapped.own_handle is handle
