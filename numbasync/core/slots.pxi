@@ -42,7 +42,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "FastCall": ("core",),
     "_Enqueued": ("op", "submission"),
     "Counters": ("launches", "allocations", "copies", "replays"),
-    "CudaStream": ("calls", "_last"),
+    "CudaStream": ("calls", "_last", "_notifications"),
     "CudaArray": ("packed",),
     "Then": ("_first", "_then", "_unused", "is_plain"),
     "Reactor": ("_last", "_turning", "last_waits"),
@@ -127,7 +127,7 @@ cdef enum:
     at_core
     at_enqueued_op, at_enqueued_submission
     at_launches, at_allocations, at_copies, at_replays
-    at_calls, at_last_written
+    at_calls, at_last_written, at_notifications
     at_packed
     at_first, at_then, at_link_is_unused, at_is_plain
     at_last_task, at_turning, at_last_waits
