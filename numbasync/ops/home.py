@@ -31,7 +31,12 @@ def first_home(values: Iterable[Any]) -> Home:
     is of that device.
     """
     first: Home = None
-    for value in flat(values):
+    values = tuple(values)
+    for value in values:
+        if isinstance(value, _NESTED):
+            values = tuple(flat(values))
+            break
+    for value in values:
         home = home_of(value)
         if isinstance(home, Stream) and first in (None, home.device):
             return home

@@ -98,16 +98,9 @@ class Submitting(Generic[T]):
     @classmethod
     def suspended(cls, op: Operation[T], ctx: Context, steps: Steps[T], need: Prerequisite) -> Self:
         """The rest of an operation whose caller awaits it, and has run `steps` up to `need`."""
-        self = cls.__new__(cls)
-        self.stream, self._op, self._name, self._pool = (
-            ctx.stream,
-            None,
-            ctx.submission.name,
-            ctx.pool,
-        )
+        self = cls._begun(ctx)
         self._ctx, self._steps, self._need = ctx, steps, need
-        self._site, self._starter, self._awaited = ctx.submission.site, threading.get_ident(), True
-        self._state = State.STARTING
+        self._starter, self._state = threading.get_ident(), State.STARTING
         try:
             self._queue_or_finish(op)
         except BaseException as stop:
@@ -119,16 +112,16 @@ class Submitting(Generic[T]):
     @classmethod
     def copied_back(cls, ctx: Context, value: T) -> Self:
         """The rest of an operation that is enqueued, and has copies to make behind its end."""
+        self = cls._begun(ctx)
+        self._submission, self._value, self._copy_backs = ctx.submission, value, ctx.copy_backs
+        self._state, self._seen = State.SUBMITTED, False
+        return self
+
+    @classmethod
+    def _begun(cls, ctx: Context) -> Self:
         self = cls.__new__(cls)
-        self.stream, self._op, self._name, self._pool = (
-            ctx.stream,
-            None,
-            ctx.submission.name,
-            ctx.pool,
-        )
-        self._site, self._submission, self._value = ctx.submission.site, ctx.submission, value
-        self._copy_backs, self._awaited, self._state = ctx.copy_backs, True, State.SUBMITTED
-        self._seen = False
+        self.stream, self._pool, self._op = ctx.stream, ctx.pool, None
+        self._name, self._site, self._awaited = ctx.submission.name, ctx.submission.site, True
         return self
 
     def start(self, awaited: bool = False, site: CallSite | None = None) -> None:

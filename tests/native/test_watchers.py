@@ -15,6 +15,7 @@ import pytest
 
 import numbasync as na
 from numbasync import native
+from numbasync.errors import DeviceLostError
 from tests.native.null_device import LOST, library
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
@@ -96,3 +97,30 @@ def test_what_a_thread_has_proved_needs_no_query(
     library().null_fail(LOST, 0)  # of the next call
     watched.stream.verify(number)
     assert watched.stream.verified == number
+
+
+def test_what_a_task_sees_pass_is_proved_by_the_driver(null: na.Device) -> None:
+    stream = null.new_stream()
+    backend: Any = stream.backend
+    for lost in (False, True):
+        number = stream.enqueue_signal()
+        library().null_fail(LOST if lost else 0, 0)
+        assert stream.passes_soon(number)
+        assert (int(backend.calls.proved_number) == number) is not lost
+        if lost:
+            with pytest.raises(DeviceLostError):
+                stream.verify(number)
+
+
+def test_the_driver_is_not_asked_where_a_notification_tells(
+    null: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = null.new_stream()
+    backend: Any = stream.backend
+    number = stream.enqueue_signal()
+    backend._notifications = (number,)
+    monkeypatch.setattr(type(backend), "verified_sequence", lambda self: number)
+    library().null_fail(LOST, 0)
+    stream.verify(number)
+    with pytest.raises(DeviceLostError):
+        stream.verify(number + 1)
