@@ -4,9 +4,9 @@ driver, or a host function of the driver. Both prove that the work before them h
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from numbasync.backend.cuda import host_callback
@@ -38,7 +38,8 @@ class Watch:
         try:
             self._thread.start()
         except BaseException:
-            cu.cuEventDestroy(self.event)
+            with contextlib.suppress(Exception):  # the error to tell of is the one above
+                cu.cuEventDestroy(self.event)
             raise
 
     def _run(self) -> None:
@@ -65,7 +66,7 @@ class Watches:
             if self._spare:
                 return self._spare.pop()
             if self._count < MOST_WATCHES:
-                with suppress(RuntimeError):
+                with contextlib.suppress(RuntimeError):
                     watch = Watch(self._device)
                     self._count += 1
                     return watch
