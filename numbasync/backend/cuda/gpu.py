@@ -36,6 +36,9 @@ class Gpu(Protocol):
     limits: Limits
 
     @property
+    def watches(self) -> Any: ...
+
+    @property
     def capturing(self) -> AbstractContextManager[Any, Any]: ...
 
     @property
