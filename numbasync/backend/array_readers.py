@@ -205,7 +205,7 @@ class ExchangeTable:
 
     def __init__(self, cls: type, address: int) -> None:
         table = _Table.from_address(address)
-        self._table = table
+        self._table, self._cls = table, cls
         self._describe = _DESCRIBE(table.tensor_from_object)
         self._manage = _MANAGE(table.managed_from_object)
         self._current_stream = _CURRENT(table.current_stream)
@@ -262,7 +262,7 @@ class ExchangeTable:
         table = self._table
         return (
             "table", table.tensor_from_object, table.managed_from_object, table.current_stream,
-            self._has_gradients, self._has_signs,
+            self._has_gradients, self._has_signs, None, self._cls,
         )  # fmt: skip
 
 
