@@ -115,6 +115,20 @@ def reader_of(cls: type) -> Reader | None:
         return _readers.setdefault(cls, reader)
 
 
+def know_borrowers() -> None:
+    """Make readers of the libraries that are imported, of which one may borrow memory of ours."""
+    for package, name in (("torch", "Tensor"), ("cupy", "ndarray")):
+        cls = getattr(sys.modules.get(package), name, None)
+        if isinstance(cls, type):
+            reader_of(cls)
+
+
+def current_streams(ordinal: int) -> set[int]:
+    """The handles of the current streams, on this thread, of all libraries that have a reader."""
+    readers = [reader for reader in list(_readers.values()) if reader is not None]
+    return {reader.current_stream(ordinal) or LEGACY for reader in readers} - {LEGACY}
+
+
 def _library_of(cls: type) -> Library | None:
     table = _table_of(cls)
     if table is not None:

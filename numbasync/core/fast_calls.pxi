@@ -166,19 +166,19 @@ cdef class FastCall:
             self.latest_launch = device, parts, extents, plan
         return plan
 
-    cdef object record_elsewhere(self, object device, object work, uintptr_t number):
-        """The record of launches on another library's stream; None, if there is none yet."""
+    cdef object record_elsewhere(self, object backend, object work, uintptr_t number):
+        """The record of launches on another library's stream; None if there is none yet."""
         cdef tuple latest = self.latest_elsewhere
         cdef object record
-        if latest is not None and PyTuple_GET_ITEM(latest, 0) == <PyObject*>device and (
+        if latest is not None and PyTuple_GET_ITEM(latest, 0) == <PyObject*>backend and (
             PyTuple_GET_ITEM(latest, 1) == <PyObject*>work
             and <uintptr_t><object>PyTuple_GET_ITEM(latest, 2) == number
         ):
             return <object>PyTuple_GET_ITEM(latest, 3)
-        record = found(device.launches_elsewhere, (work, number))
+        record = found(backend.launches_elsewhere, (work, number))
         if type(record) is not LaunchRecord:
             return None
-        self.latest_elsewhere = device, work, number, record
+        self.latest_elsewhere = backend, work, number, record
         return record
 
     cdef bint check(

@@ -23,7 +23,7 @@ from tests.native.lending_library import (
     State,
 )
 from tests.native.null_device import library, null_device, waits
-from tests.native.test_lent_arrays import add, ones, warm
+from tests.native.test_lent_arrays import add, ones, touch, warm
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 
@@ -70,6 +70,45 @@ def test_libraries_with_streams_of_their_own_are_asked_each(null: na.Device, on:
             release()
 
 
+def test_the_streams_of_the_call_are_those_of_each_library(null: na.Device, on: bool) -> None:
+    stream, theirs, others = (null.new_stream() for _ in range(3))
+    ours, first, second = (s.backend.handle_number for s in (stream, theirs, others))
+    warm(stream)
+    arrays = [ones(), OtherArray(np.ones(8, np.float32)), ones()]
+    kept = [na.as_tensor(a) for a in arrays]
+    add(*arrays).sync_on(stream)
+    add(*arrays).sync_on(stream)  # now the sources of the default streams are known
+    releases = [s.backend.hold() for s in (theirs, others)]
+    for number in (first, second):
+        library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
+    try:
+        State.stream, OtherArray.stream = first, second
+        op = add(*arrays)
+        State.stream = OtherArray.stream = 0
+        count = len(waits())
+        op.async_on(stream)
+        assert set(waits()[count:]) == {(ours, first), (ours, second)}
+        count = len(waits())
+        add(*arrays).async_on(stream)
+        assert waits()[count:] == []
+    finally:
+        for release in releases:
+            release()
+    del kept
+
+
+def test_other_elements_at_an_address_are_another_array(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    base = np.ones((8, 8), np.float32)
+    for _ in range(3):
+        for array in (base, base.view(np.int32), base.T):
+            touch[(1,), (1,)](Array(array), 1).sync_on(stream)
+            op = touch[(1,), (1,)](Array(array), 1)
+            t = op._tensors[0]
+            assert op.has_fast_path and (t.dtype, t.strides) == (array.dtype, array.strides)
+            op.sync_on(stream)
+
+
 def test_a_dead_entry_that_left_the_map_is_not_used_again(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     arrays = [ones() for _ in range(3)]
@@ -94,6 +133,7 @@ def test_a_device_that_comes_again_has_its_own_tensors(on: bool) -> None:
                 add(*arrays).sync_on(stream)
             tensors = [imported(a, reader_of(Array)) for a in arrays]
             assert {t.device for t in tensors} == {device}
+            assert {t.storage.pool.device for t in tensors} == {device.backend}
             del tensors
 
 
