@@ -53,7 +53,7 @@ def of_interop(ordinal: int) -> list[Case]:
 
     return [
         interop.case(
-            name, lambda given=given: interop.add(*given).async_on(ours), ours.synchronize, result,
+            name, interop.launch(ours, *given), ours.synchronize, result,
             terms=interop.bytes_of_numbers,
         )
         for name, given in ((interop.CORE, buffers), (interop.CORE_ONCE, tensors))

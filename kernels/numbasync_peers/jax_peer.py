@@ -32,7 +32,7 @@ def of_interop(ordinal: int) -> list[Case]:
     return [
         *(
             interop.case(
-                name, lambda given=given: interop.add(z, *given).async_on(ours), ours.synchronize,
+                name, interop.launch(ours, z, *given), ours.synchronize,
                 result,
             )
             for name, given in ((interop.JAX, (x, y)), (interop.JAX_ONCE, tensors))

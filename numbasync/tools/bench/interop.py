@@ -101,6 +101,11 @@ def case(
     return Case(name, timed(call, wait, inside), check)
 
 
+def launch(stream: na.Stream, *arrays: Any) -> Callable[[], object]:
+    """A launch of `add` with these arrays, on this stream."""
+    return lambda: add(*arrays).async_on(stream)
+
+
 async def tables(device: Device, rounds: int) -> list[report.Record]:
     stream = device.new_stream()
     x, y = (na.from_host(a).sync_on(stream) for a in numbers())
