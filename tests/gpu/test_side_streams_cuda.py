@@ -7,6 +7,7 @@ holds shut.
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ async def test_a_side_stream_has_used_what_was_dropped_before_we_use_it_again(
 async def test_a_launch_on_a_side_stream_is_in_order_with_what_is_dropped_there(
     device: na.Device, library: Library, producer: na.Stream, shut: Gate
 ) -> None:
-    there = na.launcher(copy_to.kernel, stream="caller")
+    there: Any = na.launcher(stream="caller")(copy_to.kernel)
     out = library.ones()
     with library.on(producer):
         x = library.make(np.full(SIZE, 5, np.float32))
