@@ -45,7 +45,7 @@ from cython cimport no_gc
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t,
 )
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 from numpy import float32
 
 include "core/declarations.pxi"
@@ -56,6 +56,7 @@ include "core/driver.pxi"
 include "core/watchers.pxi"
 include "core/launch_records.pxi"
 include "core/streams.pxi"
+include "core/readers.pxi"
 include "core/lent.pxi"
 include "core/fast_calls.pxi"
 include "core/launches.pxi"

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+import numbasync as na
+from numbasync.tools.bench import interop
 from numbasync.tools.bench.measure import Case, timed
 from numbasync.tools.bench.work import BLOCKS, THREADS, N, check
 from numbasync_peers import driver
@@ -32,3 +34,27 @@ def of_launch(ordinal: int) -> list[Case]:
         check(raw.read(z))
 
     return [Case("cuda.core: launch, prebuilt config", timed(launch, stream.sync), check_row)]
+
+
+def of_interop(ordinal: int) -> list[Case]:
+    """Buffers of `cuda.core` in numbasync's launches. They have bytes, and no stream."""
+    core: Any = importlib.import_module("cuda.core")
+    device = core.Device(ordinal)
+    device.set_current()
+    stream, ours = device.create_stream(), na.default_device().new_stream()
+    buffers = [device.allocate(interop.SIZE, stream=stream) for _ in range(3)]
+    stream.sync()
+    tensors = [na.as_tensor(buffer) for buffer in buffers]
+    for tensor, array in zip(tensors[1:], interop.bytes_of_numbers(), strict=True):
+        tensor.copy_from(array.view(tensor.dtype)).sync_on(ours)
+
+    def result() -> Any:
+        return tensors[0].to_host().sync_on(ours)
+
+    return [
+        interop.case(
+            name, interop.launch(ours, *given), ours.synchronize, result,
+            terms=interop.bytes_of_numbers,
+        )
+        for name, given in ((interop.CORE, buffers), (interop.CORE_ONCE, tensors))
+    ]  # fmt: skip

@@ -115,6 +115,20 @@ def reader_of(cls: type) -> Reader | None:
         return _readers.setdefault(cls, reader)
 
 
+def know_borrowers() -> None:
+    """Make readers of the libraries that are imported, of which one may borrow memory of ours."""
+    for package, name in (("torch", "Tensor"), ("cupy", "ndarray")):
+        cls = getattr(sys.modules.get(package), name, None)
+        if isinstance(cls, type):
+            reader_of(cls)
+
+
+def current_streams(ordinal: int) -> set[int]:
+    """The handles of the current streams, on this thread, of all libraries that have a reader."""
+    readers = [reader for reader in list(_readers.values()) if reader is not None]
+    return {reader.current_stream(ordinal) or LEGACY for reader in readers} - {LEGACY}
+
+
 def _library_of(cls: type) -> Library | None:
     table = _table_of(cls)
     if table is not None:
@@ -205,7 +219,7 @@ class ExchangeTable:
 
     def __init__(self, cls: type, address: int) -> None:
         table = _Table.from_address(address)
-        self._table = table
+        self._table, self._cls = table, cls
         self._describe = _DESCRIBE(table.tensor_from_object)
         self._manage = _MANAGE(table.managed_from_object)
         self._current_stream = _CURRENT(table.current_stream)
@@ -262,7 +276,7 @@ class ExchangeTable:
         table = self._table
         return (
             "table", table.tensor_from_object, table.managed_from_object, table.current_stream,
-            self._has_gradients, self._has_signs,
+            self._has_gradients, self._has_signs, None, self._cls,
         )  # fmt: skip
 
 

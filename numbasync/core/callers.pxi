@@ -41,7 +41,7 @@ cdef bint launched_at_caller(object op) except -1:
             if number == 0:
                 return False
         noted = get(source, at_borrowed_stream)
-        if not holds(source, at_borrowed_reader, first_reader) or noted not in (0, number) or (
+        if not holds(source, at_borrowed_reader, first_reader) or (noted and noted != number) or (
             not holds(<object>PyTuple_GET_ITEM(tensors, i), at_device_of, device)
         ):
             return False
@@ -50,8 +50,8 @@ cdef bint launched_at_caller(object op) except -1:
     )
     if plan is None:
         return False
-    elsewhere = found(backend.launches_elsewhere, (get(plan, at_work), number))
-    if not holds(plan, at_is_without_blocks, False) or type(elsewhere) is not LaunchRecord:
+    elsewhere = form.record_elsewhere(backend, get(plan, at_work), number)
+    if not holds(plan, at_is_without_blocks, False) or elsewhere is None:
         return False
     record, lock = elsewhere, get(device, at_submit_lock)
     lock.take()

@@ -59,7 +59,7 @@ cdef extern from *:
     }
     /* Whether this thread has to enter a device: it has not, or another library has switched to
        another device since. The driver looks at a thread's variable, which takes nanoseconds. */
-    static int na_is_elsewhere(long ordinal) {
+    static inline int na_is_elsewhere(long ordinal) {
         void *current = NULL;
         if (na_ordinal != ordinal) return 1;
         if (na_get_current == NULL) return 0;
@@ -75,14 +75,14 @@ cdef extern from *:
         return member->type == T_OBJECT_EX || member->type == T_OBJECT ? member->offset : -1;
     }
     #define NA_SLOT(o, at) (*(PyObject **)((char *)(o) + (at)))
-    static void na_put(PyObject *o, Py_ssize_t at, PyObject *value) {
+    static inline void na_put(PyObject *o, Py_ssize_t at, PyObject *value) {
         PyObject *old = NA_SLOT(o, at);
         Py_INCREF(value);
         NA_SLOT(o, at) = value;
         Py_XDECREF(old);
     }
     static void na_clear(PyObject *o, Py_ssize_t at) { Py_CLEAR(NA_SLOT(o, at)); }
-    static PyObject *na_get(PyObject *o, Py_ssize_t at) { return NA_SLOT(o, at); }
+    static inline PyObject *na_get(PyObject *o, Py_ssize_t at) { return NA_SLOT(o, at); }
 
     /* A new tuple of the class `cls`, which takes its items from a tuple. */
     static PyObject *na_tuple(PyObject *cls, PyObject *items) {

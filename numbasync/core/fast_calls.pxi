@@ -33,6 +33,7 @@ cdef class FastCall:
     # The fingerprints of the latest call; device, fingerprints, extents and plan of the latest
     # launch. Each is replaced as one object, since another thread may look at any time.
     cdef tuple latest_parts, latest_launch
+    cdef tuple latest_elsewhere  # device, work, handle and record of the latest one elsewhere
 
     def __cinit__(self, tuple kinds, codes, outputs, may_alias, in_python, readers):
         if len(kinds) > MOST:
@@ -71,7 +72,7 @@ cdef class FastCall:
         fingerprints, so the storages are compared after that.
         """
         cdef int i, j, a = 0, code
-        cdef object value, tensor, part
+        cdef object value, tensor, part, lent = None
         cdef tuple latest = self.latest_parts
         cdef tuple tensors = new_tuple(self.arrays), parts = None  # until one differs
         for i in range(self.count):
@@ -90,9 +91,12 @@ cdef class FastCall:
                 elif code == PARTITION:
                     tensor = get(value, at_tensor)
                 elif code == LENT:
-                    tensor = import_quickly(value, <ArrayReader>PyTuple_GET_ITEM(self.readers, i))
+                    tensor = import_quickly(
+                        value, <ArrayReader>PyTuple_GET_ITEM(self.readers, i), lent
+                    )
                     if tensor is None:
                         return None
+                    lent = tensor
                 elif code != TENSOR:
                     tensor = value.tensor
                 if not isa(tensor, MappedTensor if code == MAP else Tensor):
@@ -162,6 +166,21 @@ cdef class FastCall:
             self.latest_launch = device, parts, extents, plan
         return plan
 
+    cdef object record_elsewhere(self, object backend, object work, uintptr_t number):
+        """The record of launches on another library's stream; None if there is none yet."""
+        cdef tuple latest = self.latest_elsewhere
+        cdef object record
+        if latest is not None and PyTuple_GET_ITEM(latest, 0) == <PyObject*>backend and (
+            PyTuple_GET_ITEM(latest, 1) == <PyObject*>work
+            and <uintptr_t><object>PyTuple_GET_ITEM(latest, 2) == number
+        ):
+            return <object>PyTuple_GET_ITEM(latest, 3)
+        record = found(backend.launches_elsewhere, (work, number))
+        if type(record) is not LaunchRecord:
+            return None
+        self.latest_elsewhere = backend, work, number, record
+        return record
+
     cdef bint check(
         self, tuple tensors, object stream, object backend, bint is_packed, list storages
     ) except -1:
@@ -170,7 +189,7 @@ cdef class FastCall:
         the work of other libraries, unless it is None: no stream of ours. False: not now.
         """
         cdef uintptr_t behind = 0
-        cdef object tensor, storage, readers, handle
+        cdef object tensor, storage, readers, handle, source, before = None
         cdef int i, a = 0
         for i in range(self.count):
             if not TENSOR <= self.code[i] <= LENT:
@@ -197,7 +216,11 @@ cdef class FastCall:
         for a in range(PyTuple_GET_SIZE(tensors) if stream is not None else 0):
             tensor = <object>PyTuple_GET_ITEM(tensors, a)
             if not holds(tensor, at_source, None):
-                order_source(get(tensor, at_source), get(stream, at_backend), &behind)
+                source = get(tensor, at_source)
+                if order_source(source, get(stream, at_backend), &behind, before):
+                    before = source
+                else:
+                    before = None
         return True
 
     cdef int pack(

@@ -128,6 +128,26 @@ def Storage___del__(self):
     python["Storage.__del__"](self)
 
 
+cdef void end_of_storage(PyObject* storage) noexcept:
+    """`Storage.__del__`, which has nothing to give back of another library's memory."""
+    if on and isa(<object>storage, Storage) and isa(
+        get_or_none(<object>storage, at_owner_of_memory), BorrowedOwner
+    ):
+        return
+    ends_of_python(storage)
+
+
+cdef void end_of_tensor(PyObject* tensor) noexcept:
+    """`DeviceArray.__del__`."""
+    cdef object storage = None
+    if on and isa(<object>tensor, Tensor):
+        storage = get_or_none(<object>tensor, at_storage)
+    if storage is not None and isa(storage, Storage):
+        put(storage, at_holders, get(storage, at_holders) - 1)
+    else:
+        ends_of_python(tensor)
+
+
 cdef object new_tensor(object device, object storage, object spec):
     """`Tensor.of`, of a storage that no other tensor holds."""
     cdef object tensor = PyType_GenericAlloc(classes[Tensor], 0)

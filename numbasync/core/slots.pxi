@@ -228,10 +228,12 @@ cdef int learn() except -1:
     if classes[Launcher] != NULL:
         calls = call_before(classes[Launcher], <void*>call_launcher)
         calls_of_python = calls if calls != NULL else calls_of_python
-    for i in (Launch, Then, Full, FromHost, ToHost, GraphLaunch):
+    for i in (Launch, Then, Full, FromHost, ToHost, GraphLaunch, Storage, Tensor):
         if classes[i] != NULL:
             ends = end_before(classes[i], <void*>(
-                end_of_launch if i == Launch else end_of_link if i == Then else end_of_simple
+                end_of_launch if i == Launch else end_of_link if i == Then
+                else end_of_storage if i == Storage else end_of_tensor if i == Tensor
+                else end_of_simple
             ))
             ends_of_python = ends if ends != NULL else ends_of_python
     return 0
@@ -246,8 +248,12 @@ cdef inline object get(object o, int at):
     """The object in a slot."""
     cdef PyObject* value = na_get(<PyObject*>o, where[at])
     if value == NULL:
-        raise AttributeError(f"a slot of {type(o).__name__} is empty")
+        refuse_empty(o)
     return <object>value
+
+
+cdef int refuse_empty(object o) except -1:
+    raise AttributeError(f"a slot of {type(o).__name__} is empty")
 
 
 cdef inline object get_or_none(object o, int at):

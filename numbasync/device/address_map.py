@@ -32,7 +32,7 @@ class Entry:
     Attributes:
         key: its device, first address and end.
         ref: a weak reference to the storage.
-        is_alone: no other entry is in its group.
+        is_alone: it is in the map, and no other entry is in its group.
     """
 
     __slots__ = ("is_alone", "key", "ref")
@@ -169,8 +169,10 @@ def _living(entries: Iterable[Entry]) -> list[Entry]:
     for entry in entries:
         if entry.ref() is not None:
             alive.append(entry)
-        elif _entries.get(entry.key) is entry:
-            del _entries[entry.key]
+        else:
+            entry.is_alone = False
+            if _entries.get(entry.key) is entry:
+                del _entries[entry.key]
     return alive
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 from collections import deque
 from typing import Any
 
@@ -63,6 +64,11 @@ def _current(device_type: int, ordinal: int, out: Any) -> int:
     return 0
 
 
+def _current_of_others(device_type: int, ordinal: int, out: Any) -> int:
+    out[0] = OtherArray.stream or None
+    return 0
+
+
 def _delete(managed: Any) -> None:
     del State.kept[ctypes.addressof(managed.contents)]
 
@@ -71,6 +77,11 @@ _DELETER = readers._DELETER(_delete)
 _FUNCTIONS = readers._DESCRIBE(_describe), readers._MANAGE(_manage), readers._CURRENT(_current)
 _ADDRESSES = [ctypes.cast(f, ctypes.c_void_p).value for f in _FUNCTIONS]
 _NEWER = readers._Table(1, 3, None, 1, _ADDRESSES[1], 1, _ADDRESSES[0], _ADDRESSES[2])
+_CURRENT_OF_OTHERS = readers._CURRENT(_current_of_others)
+_OTHERS = readers._Table(
+    1, 3, None, 1, _ADDRESSES[1], 1, _ADDRESSES[0],
+    ctypes.cast(_CURRENT_OF_OTHERS, ctypes.c_void_p).value,
+)  # fmt: skip
 _UNKNOWN = readers._Table(2, 0, ctypes.addressof(_NEWER), 0, 0, 0, 0, 0)  # of a later DLPack
 _NAME = b"dlpack_exchange_api"
 _new_capsule = ctypes.PYFUNCTYPE(
@@ -86,6 +97,7 @@ class Array:
     requires_grad = False
 
     def __init__(self, array: np.ndarray[Any, Any], place: tuple[int, int] = (2, ORDINAL)) -> None:
+        super().__init__()
         self.array, self.place = array, place
         self.negative = self.conjugated = False
 
@@ -104,6 +116,37 @@ class Array:
 
 class Part(Array):
     """A class that means the same arrays."""
+
+
+class OtherArray(Array):
+    """An array of another library, with a current stream of its own."""
+
+    __dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_OTHERS), _NAME, None)
+    __module__ = "torch"
+    __dlpack__ = Array.__dlpack__
+    stream = 0
+
+
+class BuiltInArray(Array, io.BytesIO):
+    """An array whose class has C functions."""
+
+    __dlpack_c_exchange_api__ = Array.__dlpack_c_exchange_api__
+    __module__ = "torch"
+    __dlpack__ = Array.__dlpack__
+    requires_grad = vars(io.BytesIO)["closed"]
+    is_neg = vars(io.BytesIO)["isatty"]  # False
+
+
+class GradientArray(BuiltInArray):
+    """An array that has a gradient once it is closed."""
+
+    is_neg = Array.is_neg
+
+
+class NegativeArray(BuiltInArray):
+    """An array whose class has another C function."""
+
+    is_neg = vars(io.BytesIO)["seekable"]  # True
 
 
 class Traced(Array):

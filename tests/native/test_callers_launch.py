@@ -78,6 +78,25 @@ def test_it_goes_onto_the_current_stream(null: na.Device, theirs: na.Stream, on:
     assert {launch.stream for launch in launches(first)} == {State.stream}
 
 
+def test_it_follows_the_library_from_stream_to_stream(
+    null: na.Device, theirs: na.Stream, on: bool
+) -> None:
+    other = null.new_stream()
+    numbers = [s.backend.handle_number for s in (theirs, other)]
+    foreign_streams._kept[null, numbers[1]] = other
+    z, x = ones(), ones()
+    for _ in range(2):
+        for State.stream in numbers:
+            add(z, x, 2.0).async_on()
+    other.synchronize()
+    theirs.synchronize()
+    first = len(launches())
+    for _ in range(2):
+        for State.stream in numbers:
+            add(z, x, 2.0).async_on()
+    assert [launch.stream for launch in launches(first)] == numbers * 2
+
+
 def test_nothing_is_kept(null: na.Device, theirs: na.Stream, on: bool) -> None:
     warm()
     theirs.synchronize()  # the first one was enqueued as any other launch

@@ -21,6 +21,7 @@ from numbasync.backend.array_readers import (
     ArrayView,
     Reader,
     default_stream_of_numba,
+    know_borrowers,
     reader_of,
 )
 from numbasync.backend.borrowed import Borrowed
@@ -244,6 +245,7 @@ class CudaExport:
                 "Lend it by DLPack, torch.from_dlpack(t); or its bits, t.reinterpret(np.uint16)."
             )
         self._memory.lent = True
+        know_borrowers()
         handle = None
         if source is None and len(after) == 1:
             handle = int(after[0].handle)
@@ -301,6 +303,7 @@ class CudaExport:
         if stream == 0:
             raise BufferError("stream 0 may mean two things: say 1 (legacy) or 2 (per thread).")
         self._memory.lent = True
+        know_borrowers()
         if stream != -1:
             self._put_behind(LEGACY if stream is None else int(stream), after, source)
         made = self._view(source).__dlpack__(max_version=max_version)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
+from numbasync.backend.array_readers import current_streams
 from numbasync.backend.cuda.driver import cu, enter, error_of, fail
+from numbasync.backend.cuda.waits import put_behind
 from numbasync.backend.protocols import MemoryStats, counters
 from numbasync.errors import OutOfDeviceMemoryError
 from numbasync.native import compiled, known, new_lock
@@ -268,11 +270,16 @@ class CudaPool:
         # The block is freed on a stream that is always idle, and is then free for every stream
         # immediately: its last use has completed, as seen by the host. The use of a lent block by
         # another library may not have: a library may drop its array before its kernel has run.
-        # Most libraries work on the legacy default stream, so lent blocks are freed behind that.
+        # Most libraries work on the legacy default stream, so lent blocks are freed behind that,
+        # and behind the streams that are current in libraries where the array is dropped.
         # A finaliser must not raise, and at interpreter exit the driver may be gone.
         with contextlib.suppress(Exception):
             device = self._device
             stream = device.stream_behind_default if lent else device.idle_stream
+            if lent:
+                with contextlib.suppress(Exception):  # one that is captured, for example
+                    for other in current_streams(device.ordinal):
+                        put_behind(device, int(stream), other)
             counted.freed.extend(map(cu.cuMemFreeAsync, (counted.pointer,), (stream,)))
 
     @property

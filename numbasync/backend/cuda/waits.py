@@ -42,7 +42,7 @@ class SpareEvents:
         self.numbers: list[int] = []
         self._all: list[CudaEvent] = []
         self._device = device
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may need an event, too
 
     def new(self) -> int:
         """The handle of one more event."""

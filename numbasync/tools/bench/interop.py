@@ -31,10 +31,19 @@ CUPY_CALLER = 'numbasync: CuPy\'s arrays, stream="caller"'
 CUPY_ADD = "CuPy: add(out=)"
 NUMBA = "numbasync: Numba's arrays as they are"
 NUMBA_LAUNCH = "Numba: launch of its own arrays"
+CORE = "numbasync: cuda.core's buffers as they are, bytes"
+CORE_ONCE = "numbasync: cuda.core's buffers, imported once, bytes"
+RMM = "numbasync: RMM's buffers as they are, bytes"
+RMM_ONCE = "numbasync: RMM's buffers, imported once, bytes"
+JAX = "numbasync: JAX's arrays as they are, inputs"
+JAX_ONCE = "numbasync: JAX's arrays, inputs imported once"
+JAX_ADD = "JAX: compiled x + y, a new array"
 METHOD = (
     "z = x + y of 4,096 float32, three arrays of one library; each round is {calls} calls, on one "
     "stream of numbasync unless the name says otherwise, and the device is waited for outside of "
-    "the timed part. The library's current stream is its default one, without work."
+    "the timed part. The library's current stream is its default one, without work. Buffers of "
+    "bytes are added byte by byte, 4,096 too; JAX's arrays cannot be written, so the output is our "
+    "own."
 )
 TARGETS = (
     Target("PyTorch's tensors / own, without an event", TORCH, OWN, 1.5, 1.3),
@@ -67,22 +76,34 @@ def numbers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return rng.random(SIZE, np.float32), rng.random(SIZE, np.float32)
 
 
+def bytes_of_numbers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Bytes whose sums fit a byte, signed or not."""
+    x, y = numbers()
+    return (60 * x).astype(np.uint8), (60 * y).astype(np.uint8)
+
+
 def case(
     name: str,
     call: Callable[[], object],
     wait: Callable[[], object],
     result: Callable[[], Any],
     inside: AbstractContextManager[Any] | None = None,
+    terms: Callable[[], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = numbers,
 ) -> Case:
-    """A case of calls that write the sum of `numbers` to what `result` gives."""
+    """A case of calls that write the sum of `terms` to what `result` gives."""
 
     async def check() -> None:
         call()
         wait()
-        x, y = numbers()
+        x, y = terms()
         np.testing.assert_array_equal(result(), x + y)
 
     return Case(name, timed(call, wait, inside), check)
+
+
+def launch(stream: na.Stream, *arrays: Any) -> Callable[[], object]:
+    """A launch of `add` with these arrays, on this stream."""
+    return lambda: add(*arrays).async_on(stream)
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:

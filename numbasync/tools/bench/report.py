@@ -23,7 +23,7 @@ from numbasync.tools.bench.targets import Target
 
 PACKAGES = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "numpy", "uvloop", "cupy-cuda13x",
-    "cupy-cuda12x", "torch", "triton", "warp-lang", "distributed",
+    "cupy-cuda12x", "torch", "triton", "jax", "rmm-cu13", "warp-lang", "distributed",
 )  # fmt: skip
 PAGE = 160  # columns of a file, which has no width
 
