@@ -140,12 +140,6 @@ class Stream(Protocol):
         """Notify `waker` behind `sequence`. False if the notification may come late or never."""
         ...
 
-    def watch(self, sequence: int, waker: Waker, seconds: float) -> bool:
-        """`wake`, by a thread that costs other work nothing, and looks for the end itself at
-        first, for so many seconds. False, with nothing done: there is none, or it would be late.
-        """
-        ...
-
     def record(self, event: Any) -> None: ...
     def wait(self, event: Any) -> bool | None:
         """Order work enqueued from now on after the event's latest record, on any device.

@@ -15,7 +15,7 @@ ctypedef int (*wait_for_event_t)(void*, void*, unsigned) noexcept nogil
 ctypedef int (*is_capturing_t)(void*, int*) noexcept nogil
 cdef launch_t launch_kernel = NULL
 ctypedef int (*write_t)(void*, void*, unsigned, unsigned) noexcept nogil
-cdef of_stream_t query_stream = NULL, synchronize_stream = NULL, synchronize_event = NULL
+cdef of_stream_t query_stream = NULL, synchronize_stream = NULL
 cdef write_t write_value = NULL
 cdef fill_t fill_8 = NULL, fill_16 = NULL, fill_32 = NULL
 cdef copy_t copy_to_device = NULL, copy_to_host = NULL
@@ -32,7 +32,7 @@ cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
 METHODS = (
     "launch", "completed", "query", "spin_poll", "synchronize", "write", "fill", "upload",
-    "download", "replay", "copy_peer", "put_behind", "fault", "_query",
+    "download", "replay", "copy_peer", "put_behind",
 )
 
 
@@ -45,7 +45,7 @@ def use_driver(dict addresses, failing, counting):
     """
     global launch_kernel, query_stream, synchronize_stream, write_value, fail, counters
     global fill_8, fill_16, fill_32, copy_to_device, copy_to_host, launch_graph, na_get_current
-    global copy_peer, record_event, wait_for_event, is_capturing, synchronize_event
+    global copy_peer, record_event, wait_for_event, is_capturing
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
     query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
     synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
@@ -60,7 +60,6 @@ def use_driver(dict addresses, failing, counting):
     record_event = <record_event_t><uintptr_t>addresses["cuEventRecord"]
     wait_for_event = <wait_for_event_t><uintptr_t>addresses["cuStreamWaitEvent"]
     is_capturing = <is_capturing_t><uintptr_t>addresses["cuStreamIsCapturing"]
-    synchronize_event = <of_stream_t><uintptr_t>addresses["cuEventSynchronize"]
     na_get_current = <current_t><uintptr_t>addresses["cuCtxGetCurrent"]
     fail, counters = failing, counting
 
@@ -94,7 +93,6 @@ cdef class DriverStream:
     cdef uint32_t* word
     cdef void* device_word
     cdef int64_t passed
-    cdef int64_t proved  # without a fault, as a `Watcher` has found
     cdef int result  # of the latest launch
     cdef object records  # a dict
 
@@ -102,11 +100,6 @@ cdef class DriverStream:
         self.device_word = <void*><uintptr_t>device_word
         self.number, self.word = <void*><uintptr_t>number, <uint32_t*><uintptr_t>word
         self.device, self.ordinal, self.records = device, device.ordinal, records
-
-    @property
-    def proved_number(self):
-        """The latest number that a `Watcher` has found passed without a fault."""
-        return self.proved
 
     cdef inline int64_t completed(self) noexcept:
         """`CounterCompletion.completed`."""
@@ -140,29 +133,15 @@ cdef class DriverStream:
         return result == 0
 
     cdef int look_for(self, int64_t number) except -1:
-        """Read the completion counter until it has passed a number, for `SLICE_S` at most; then
-        have the driver prove it, which `Progress.verify` would ask for.
-        """
+        """Read the completion counter until it has passed a number, for `SLICE_S` at most."""
         cdef int64_t passed = self.passed
         cdef double end
-        cdef int result
         cdef volatile uint32_t* word = self.word
         with nogil:
             end = na_now() + SLICE_S
             while passed + <uint32_t>(word[0] - <uint32_t>passed) < number and na_now() < end:
                 pass
-            if passed + <uint32_t>(word[0] - <uint32_t>passed) >= number > self.proved:
-                result = query_stream(self.number)
-                if result == 0 or result == NOT_READY:
-                    self.proved = number
         return 0
-
-    cdef int query(self) except -1:
-        """The result of the driver's query."""
-        cdef int result
-        with nogil:
-            result = query_stream(self.number)
-        return result
 
     cdef int synchronize(self) except -1:
         cdef int result

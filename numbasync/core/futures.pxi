@@ -85,7 +85,8 @@ def await_future(self):
         self.detach()
         raise
     if holds(submission, at_error, None):
-        verify(stream, number)
+        if not is_verified(stream, number):
+            python["Progress.verify"](stream, number)
         self._asked = self._seen = True  # nothing is left to be reported
         return self._value  # operations with a fast path defer no value
     return self.value()

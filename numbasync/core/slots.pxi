@@ -42,7 +42,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "FastCall": ("core",),
     "_Enqueued": ("op", "submission"),
     "Counters": ("launches", "allocations", "copies", "replays"),
-    "CudaStream": ("calls", "_last", "_notifications"),
+    "CudaStream": ("calls", "_last"),
     "CudaArray": ("packed",),
     "Then": ("_first", "_then", "_unused", "is_plain"),
     "Map": ("_first", "_result", "_unused", "element", "has_fast_path"),
@@ -128,7 +128,7 @@ cdef enum:
     at_core
     at_enqueued_op, at_enqueued_submission
     at_launches, at_allocations, at_copies, at_replays
-    at_calls, at_last_written, at_notifications
+    at_calls, at_last_written
     at_packed
     at_first, at_then, at_link_is_unused, at_is_plain
     at_changed, at_changed_value, at_change_is_unused, at_element, at_change_is_fast

@@ -184,36 +184,8 @@ cdef inline bint is_open(object stream) noexcept:
 
 
 def Progress_verify(stream, sequence):
-    if not on or not isa(stream, Stream):
+    if not on or not isa(stream, Stream) or not is_verified(stream, sequence):
         python["Progress.verify"](stream, sequence)
-        return
-    verify(stream, sequence)
-
-
-cdef int verify(object stream, object number) except -1:
-    """`Progress.verify`."""
-    cdef object queue, confirmed
-    cdef DriverStream calls = None
-    cdef int64_t passed
-    cdef int result
-    if is_verified(stream, number):
-        return 0
-    if <int64_t>number > 0 and is_open(stream):
-        queue = get(stream, at_backend)
-        calls = calls_of(queue)
-    if calls is not None and calls.proved >= <int64_t>number:
-        put(stream, at_verified, calls.proved)
-        return 0
-    # A notification may tell what would need a query, which releases the interpreter lock.
-    if calls is not None and not PyObject_Size(get(queue, at_notifications)):
-        passed, confirmed = calls.completed(), get(stream, at_confirmed)
-        result = calls.query()
-        if result == 0 or result == NOT_READY:
-            put(stream, at_verified, passed if passed > <int64_t>confirmed else confirmed)
-            if is_open(stream):
-                return 0
-    python["Progress.verify"](stream, number)
-    return 0
 
 
 cdef inline bint is_verified(object stream, int64_t number) except -1:
@@ -312,7 +284,7 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
         put(stream, at_verified, number)
     note_passed(stream, number)
     if estimate is not None:
-        waits.note(kind_of(work), 0.0)
+        estimate.note(0.0)
     return True
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from numbasync.device.loop_alarm import Alarm
-from numbasync.device.loop_notifications import LoopNotifications
 from numbasync.device.loop_turns import need_not_wait as need_not_wait
 from numbasync.device.loop_wakeup import Waker as Waker
 from numbasync.device.wait_estimate import LATENESS_S, LastWaits, WaitEstimate
@@ -52,17 +51,20 @@ class Reactor:
         # Each queue is sorted by sequence number: one poll completes a prefix.
         self._queues: dict[Watched, list[_Waiter]] = {}
         self._began: dict[Watched, float] = {}  # when the wait for the first of a queue began
-        self._notifications = LoopNotifications()
+        # The notification requested of each stream: its sequence number, and whether it will be
+        # prompt. Kept without waiters too, because the notification will still arrive.
+        self._asked: weakref.WeakKeyDictionary[Watched, tuple[int, bool]] = (
+            weakref.WeakKeyDictionary()
+        )
         self.last_waits = LastWaits()
         self._alarm = Alarm()
+        self._bell: Waker | None = None
         self._last = 0  # id of the task that called last; a number only, so that no task is kept
         # For each task that polls for itself now, a mark of its own: ^C may come between a number's
         # change and the `try` that undoes it.
         self.spinning = set[object]()
         # Of `ops.task_factory`: what was made since the last turn of the loop.
         self.created: Any = None
-        # The waits that have ended, of which nothing was noted so far: the tasks go on first.
-        self._ended: list[tuple[Hashable, float]] = []
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
         self._has_slept = False  # since the last poll
@@ -121,7 +123,7 @@ class Reactor:
         else:
             insort(queue, waiter, key=_position)
             if queue[0] is waiter:
-                self._notifications.forget(stream)  # what was requested is for a later number
+                self._asked.pop(stream, None)  # the requested notification is for a later number
         if not self._turning:
             self._turn_soon(self._running_loop())
 
@@ -144,13 +146,16 @@ class Reactor:
         """Hand the waker on to the next loop; the caller has found this loop closed."""
         self._queues.clear()
         self._began.clear()
+        self._asked.clear()
         self._next = None
-        self._notifications.close()
+        waker, self._bell = self._bell, None
+        if waker is not None:
+            Waker.hand_on(waker)
         self._alarm.close()
 
     def __del__(self) -> None:
         # The loop was collected before a later loop called `close`.
-        if hasattr(self, "_alarm"):
+        if hasattr(self, "_bell"):
             self.close()
 
     @property
@@ -226,7 +231,6 @@ class Reactor:
         """The seconds until the next poll, 0: in the loop's next turn; whether a timer ends them;
         and the streams that are to notify the waker.
         """
-        self.learn()
         seconds, is_timed, asked = WATCHDOG_SECONDS, False, list[Watched]()
         lateness = self._alarm.lateness
         for stream, queue in self._queues.items():
@@ -238,9 +242,7 @@ class Reactor:
                 continue
             estimate = self.last_waits.get(kind, _UNKNOWN)
             wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
-            if wait and self._is_watched(stream, estimate, now):
-                wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin, True)
-            elif elapsed >= spin and (
+            if elapsed >= spin and (
                 lateness.is_long or estimate.needs_notification(elapsed, lateness.seconds)
             ):
                 asked.append(stream)
@@ -278,23 +280,18 @@ class Reactor:
                 self._note_end(stream, kind, has_slept)
                 if not queue:
                     del self._queues[stream], self._began[stream]
+                    self._asked.pop(stream, None)
         return moved
 
     def _note_end(self, stream: Watched, kind: Hashable, has_slept: bool) -> None:
         """Note the end of the wait for the first of a queue, which begins the next one's."""
         if 0 < stream.spin_seconds < math.inf:
             now = time.perf_counter()
-            # Work that was done before the loop woke: it has to wake earlier the next time.
-            early = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
-            self._ended.append((kind, now - self._began[stream] - early))
-            self._began[stream] = now
-
-    def learn(self) -> None:
-        """Note how long the waits took that have ended."""
-        while self._ended:
-            kind, seconds = self._ended.pop(0)
             if kind is not None:
-                self.last_waits.note(kind, seconds)
+                # Work that was done before the loop woke: it has to wake earlier the next time.
+                early = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
+                self.last_waits.note(kind, now - self._began[stream] - early)
+            self._began[stream] = now
 
     def _fail(self, stream: Watched, error: Exception) -> None:
         """Pass the `error` of polling `stream` to its awaiters, which would wait for ever."""
@@ -302,7 +299,7 @@ class Reactor:
         for _, future, _, _ in self._queues.pop(stream):
             if not future.done():
                 future.set_exception(error)
-        self._notifications.forget(stream)
+        self._asked.pop(stream, None)
 
     def _has_reported(self, now: float) -> bool:
         """Query the driver about every stream, once per `WATCHDOG_SECONDS`; whether any stream was
@@ -320,23 +317,31 @@ class Reactor:
                 any_passed = True
         return any_passed
 
-    def _is_watched(self, stream: Watched, estimate: WaitEstimate, now: float) -> bool:
-        """Whether a thread watches a stream for its first waiter."""
-        looks = estimate.looks(now - self._began[stream], self._alarm.lateness.seconds)
-        self._notifications.begin(self._running_loop(), self._on_ring)
-        return self._notifications.watch(stream, self._queues[stream][0][0], looks)
-
     def _ask_for_rings(self, loop: asyncio.AbstractEventLoop, streams: list[Watched]) -> bool:
         """Request a notification of these streams for their first waiters; whether all are
         prompt.
         """
-        self._notifications.begin(loop, self._on_ring)
-        rings = [self._notifications.ask(s, self._queues[s][0][0]) for s in streams]
-        return all(rings)
+        if self._bell is None:
+            waker = Waker.take()
+            try:
+                loop.add_reader(waker.fileno, self._on_wakeup)
+            except NotImplementedError:  # Windows' proactor loop
+                Waker.hand_on(waker)
+                return False
+            self._bell = waker
+        for stream in streams:
+            front = self._queues[stream][0][0]
+            if self._asked.get(stream, (-1, False))[0] < front:
+                try:
+                    rings = stream.wake(front, self._bell)
+                except Exception:  # the next poll, or driver query, raises the actual error
+                    rings = False
+                self._asked[stream] = (front, rings)
+        return all(self._asked[stream][1] for stream in streams)
 
-    def _on_ring(self) -> None:
-        if self._notifications.waker is not None:
-            self._notifications.waker.clear()
+    def _on_wakeup(self) -> None:
+        if self._bell is not None:
+            self._bell.clear()
         self._rings += 1
         if self._queues and not self._turning:
             self._cancel_next()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Hashable
 from typing import Protocol
 
@@ -14,16 +13,12 @@ from numbasync.native import compiled, known
 SHORT_S = 300e-6  # waits of at most this are polled throughout: to sleep and wake takes a fifth
 LEAST_SLEEP_S = 10e-6  # to sleep for less is to be late
 LATENESS_S = 100e-6  # of a timer, until its own lateness is known
-WARM_UP_S = 60e-6
 LATEST_S = 0.002  # the lateness from which on a notification is asked for, too
 # A poll that ends a sleep takes 15 to 100 us of a processor. Work that nobody could foresee is
 # polled after a fifth of the time that has passed, until a notification of its end is asked for:
 # that comes 200 to 300 us late, and keeps later work of the stream waiting.
 FIRST_PERIOD_S = 60e-6
 RING_S = 0.002
-# Where a thread watches the stream, it looks at the counter for so long at first; each look takes
-# some 8 us of a processor. Then an interrupt of the device wakes it, 100 to 150 us late.
-WATCHED_S = 0.001
 # Between polls before the work is due: it may also be done earlier than it was before.
 LONGEST_PERIOD_S = 0.005
 
@@ -73,11 +68,6 @@ class WaitEstimate:
         self._least = min(self._last) if len(self._last) > 1 else 0.0
         self.is_long = self._least > SHORT_S
 
-    @property
-    def is_short(self) -> bool:
-        """Whether three waits in a row took at most what is polled throughout."""
-        return len(self._last) == 3 and max(self._last) <= SHORT_S
-
     def window(self, lateness: float) -> tuple[float, float]:
         """The seconds from the start of a wait between which polling pays; (0, 0): nothing is
         known.
@@ -89,48 +79,27 @@ class WaitEstimate:
         if not high:
             return 0.0, 0.0
         most = poll_time(low)
-        # A loop that has slept runs slowly at first: where that may cost more, it wakes earlier.
-        warm_up = WARM_UP_S if low < LONGEST_PERIOD_S else 0.0
-        lead = min(lateness + warm_up + 0.005 * low, 0.6 * most)
+        lead = min(lateness + 0.005 * low, 0.6 * most)
         tail = FIRST_PERIOD_S + 0.01 * high
         start = low - lead
         return start, min(high + tail, start + 1.5 * most)
 
-    def looks(self, elapsed: float, lateness: float) -> float | None:
-        """For how many seconds from now a thread looks for the end of the work, `elapsed` after the
-        start of the wait, before it sleeps until it is done. None: no thread is needed, since the
-        loop wakes in time.
-        """
-        # What is overdue by little is polled by the loop, which is awake.
-        if self._is_sure and elapsed < self.window(lateness)[1] + WATCHED_S:
-            return None
-        if lateness > LATEST_S or self._least > WATCHED_S:
-            return 0.0
-        return max(WATCHED_S - elapsed, 0.0)
-
-    def seconds_until_poll(
-        self, elapsed: float, lateness: float, spin: float, is_watched: bool = False
-    ) -> float:
+    def seconds_until_poll(self, elapsed: float, lateness: float, spin: float) -> float:
         """How long to sleep before the next poll, `elapsed` after the start of the wait; 0: poll
-        again at once; infinity: until a notification.
+        again at once.
 
         Args:
             lateness: as for `window`.
             spin: how long a wait is polled of which nothing is known.
-            is_watched: a thread notifies the loop of the end.
         """
         start, end = self.window(lateness)
         if elapsed < spin and self._least <= spin:
             return 0.0
-        if is_watched and elapsed >= end:
-            return math.inf
         if start - LEAST_SLEEP_S <= elapsed < end:
             return 0.0
         if elapsed >= end:
             return poll_period(elapsed - end)
         ahead = start - elapsed
-        if is_watched:
-            return ahead
         if not self._is_sure:
             return min(ahead, poll_period(elapsed))
         return min(ahead, max(LONGEST_PERIOD_S, ahead / 16))
@@ -181,8 +150,6 @@ class LastWaits(Memo[Hashable, WaitEstimate]):
                 return
             estimate = self[kind] = WaitEstimate()
         estimate.note(seconds)
-        if estimate.is_short:  # as of unknown work, whose waits need no notes
-            self.pop(kind, None)
 
 
 class Lateness:

@@ -39,11 +39,6 @@ class Waits(Progress):
         # before the latest signal. Unsignalled work behind it would make the wake-up late.
         return self.backend.wake(sequence, waker) and self._signalled >= self._sequence
 
-    def watch(self, sequence: int, waker: protocols.Waker, seconds: float) -> bool:
-        if self._signalled < self._sequence:
-            return False
-        return self.backend.watch(sequence, waker, seconds)
-
     @compiled
     def has_passed_soon(self, sequence: int, work: Submission | None) -> bool:
         """Whether the device has passed `sequence`; for an await, which may look for a moment if no
@@ -102,7 +97,6 @@ class Waits(Progress):
             if self.advance() >= sequence:
                 yield from reactor.need_not_wait()
                 return
-        watcher.learn()
         low, kind = has_low_latency(self.device), kind_of(work)
         spin = self.spin_seconds
         if 0 < spin < math.inf and len(watcher.spinning) < reactor.MOST_SPINNING:

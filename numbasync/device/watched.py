@@ -24,12 +24,6 @@ class Watched(Protocol):
         """Notify `waker` once past `sequence`. False if the notification may be late or lost."""
         ...
 
-    def watch(self, sequence: int, waker: protocols.Waker, seconds: float) -> bool:
-        """Have a thread notify `waker` once past `sequence`, which looks at the counter
-        itself at first, for so many seconds. False if there is none, or it would be late.
-        """
-        ...
-
     def query_device(self) -> bool:
         """Query the driver. Everything on the stream counts as passed if the stream is broken, or
         is idle although its counter lags; whether either was found.

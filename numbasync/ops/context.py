@@ -233,8 +233,7 @@ class Context(Public):
             submission.retain(storage)
         if storage.readers:
             for reader in list(storage.readers.values()):
-                if not reader.done and reader.stream is not self.stream:
-                    self.after(reader, storage if name is None else name)
+                self.after(reader, storage if name is None else name)
         if storage.links is not None:
             self._after_linked(storage, name, readers=True)
         if storage.attached_graphs is not None:

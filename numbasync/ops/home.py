@@ -10,20 +10,16 @@ from numbasync.device.stream import Stream
 
 # A device, whose policy gives the stream; a stream; or None: the default device's policy.
 Home = Device | Stream | None
-# For `isinstance`: to make a union takes longer than to ask.
-_HOMES = (Device, Stream)
-_NESTED = (tuple, list)
 
 
 def home_of(value: Any) -> Home:
     """The home of an operation, the device of a tensor or of a partition; of a tuple or list, that
     of its values. None of anything else.
     """
-    if isinstance(value, _NESTED):
+    if isinstance(value, tuple | list):
         return first_home(value)
-    # Of the class: a tensor, asked for what it has not, makes a message first.
-    home = getattr(value, "home" if hasattr(type(value), "steps") else "device", None)
-    return home if isinstance(home, _HOMES) else None
+    home = getattr(value, "home" if hasattr(value, "steps") else "device", None)
+    return home if isinstance(home, Device | Stream) else None
 
 
 def first_home(values: Iterable[Any]) -> Home:
@@ -31,12 +27,7 @@ def first_home(values: Iterable[Any]) -> Home:
     is of that device.
     """
     first: Home = None
-    values = tuple(values)
-    for value in values:
-        if isinstance(value, _NESTED):
-            values = tuple(flat(values))
-            break
-    for value in values:
+    for value in flat(values):
         home = home_of(value)
         if isinstance(home, Stream) and first in (None, home.device):
             return home
@@ -52,7 +43,7 @@ def flat(values: Iterable[Any]) -> Iterator[Any]:
     seen = set[int]()
     while pending:
         for value in pending[-1]:
-            if not isinstance(value, _NESTED):
+            if not isinstance(value, tuple | list):
                 yield value
             elif id(value) not in seen:
                 seen.add(id(value))

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from numbasync.arguments import with_type
 from numbasync.backend import array_protocols
-from numbasync.backend.protocols import Prerequisite
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.device import default_device
@@ -289,62 +288,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
 @compiled
 def awaiting_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
     """The rest of `await op` for an operation that is run step by step on `stream`."""
-    if op.unordered or stream.device.is_limited or not submission_queue.is_empty():
-        return DeviceFuture(op, stream).__await__()
-    return _awaiting_own_steps(op, stream)
-
-
-def _awaiting_own_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
-    """`awaiting_steps`, with nothing to wait for before the first step. A future takes over where
-    the operation has to wait for a prerequisite, or for a copy behind its end.
-    """
-    exclusive.check()
-    ctx = context_for(op, stream, None, call_site(1))
-    ctx.awaited = True
-    submission, steps, future = ctx.submission, op.steps(ctx), None
-    try:
-        value, need = _first_steps(ctx, steps)
-        if need is not None:
-            future = DeviceFuture.suspended(op, ctx, steps, need)
-        elif ctx.copy_backs:
-            future = DeviceFuture.copied_back(ctx, value)
-        if future is not None:
-            del op, ctx, steps  # the future's
-            return (yield from future.__await__())
-        if submission.done:
-            yield from reactor.need_not_wait()
-        else:
-            yield from stream.wait(submission.sequence, submission)
-        submission.raise_error()
-        stream.verify(submission.sequence)
-        result: T = made(value)
-        return result
-    finally:
-        # As in `awaiting`.
-        op = ctx = steps = submission = future = value = None  # type: ignore[assignment]
-
-
-def _first_steps(ctx: Context, steps: Generator[Prerequisite, None, T]) -> tuple[Any, Any]:
-    """Enqueue up to the first prerequisite, or to the end: the value, and the prerequisite, of
-    which one is None.
-    """
-    try:
-        with exclusive.region():
-            try:
-                need = next(steps)
-                ctx.suspend()
-                return None, need
-            except StopIteration as end:
-                ctx.close(signal=False)  # `wait` adds a signal if needed
-                return end.value, None
-            except BaseException:
-                ctx.detach()
-                ctx.close()
-                raise
-    except DeviceLostError as error:
-        raise named(error, ctx) from None
-    finally:
-        ctx = steps = None  # type: ignore[assignment]
+    return DeviceFuture(op, stream).__await__()
 
 
 async def awaited(op: Awaitable[T]) -> T:

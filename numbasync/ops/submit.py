@@ -14,7 +14,7 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from enum import Enum
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from numbasync.arguments import with_type
 from numbasync.backend.protocols import Prerequisite
@@ -31,7 +31,6 @@ from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import OneShotEvent, exclusive
 
 T = TypeVar("T")
-Steps = Generator[Prerequisite, None, T]
 
 # Guards the state of futures: of two threads that await one future, one starts it. Reentrant,
 # because a finaliser may submit.
@@ -95,35 +94,6 @@ class Submitting(Generic[T]):
 
     # --- starting ---
 
-    @classmethod
-    def suspended(cls, op: Operation[T], ctx: Context, steps: Steps[T], need: Prerequisite) -> Self:
-        """The rest of an operation whose caller awaits it, and has run `steps` up to `need`."""
-        self = cls._begun(ctx)
-        self._ctx, self._steps, self._need = ctx, steps, need
-        self._starter, self._state = threading.get_ident(), State.STARTING
-        try:
-            self._queue_or_finish(op)
-        except BaseException as stop:
-            self._stop_starting(stop)
-            raise
-        self._seen = False
-        return self
-
-    @classmethod
-    def copied_back(cls, ctx: Context, value: T) -> Self:
-        """The rest of an operation that is enqueued, and has copies to make behind its end."""
-        self = cls._begun(ctx)
-        self._submission, self._value, self._copy_backs = ctx.submission, value, ctx.copy_backs
-        self._state, self._seen = State.SUBMITTED, False
-        return self
-
-    @classmethod
-    def _begun(cls, ctx: Context) -> Self:
-        self = cls.__new__(cls)
-        self.stream, self._pool, self._op = ctx.stream, ctx.pool, None
-        self._name, self._site, self._awaited = ctx.submission.name, ctx.submission.site, True
-        return self
-
     def start(self, awaited: bool = False, site: CallSite | None = None) -> None:
         """Submit the work now, unless already started. Errors are raised at the await.
 
@@ -141,17 +111,12 @@ class Submitting(Generic[T]):
             self._site = call_site(2) if site is None else site
             self._begin_here(awaited)
         except BaseException as stop:
-            if begins:
-                self._stop_starting(stop)
+            if begins and self._state is State.STARTING:  # nobody goes on with it
+                queue = self._queue
+                self._stop(stop)
+                if queue is not None:
+                    queue.withdraw(self)
             raise
-
-    def _stop_starting(self, stop: BaseException) -> None:
-        """Fail, unless the operation is enqueued: nobody goes on with it."""
-        if self._state is State.STARTING:
-            queue = self._queue
-            self._stop(stop)
-            if queue is not None:
-                queue.withdraw(self)
 
     def _begin_here(self, awaited: bool) -> None:
         self._entered = True
@@ -173,13 +138,8 @@ class Submitting(Generic[T]):
                 self._begin()
         finally:
             self._entered = False
-        if self._state is State.STARTING:
-            self._queue_or_finish(op)
-
-    def _queue_or_finish(self, op: Operation[T] | None) -> None:
-        """Queue the rest of the operation, which has to wait for its turn or for a prerequisite;
-        without an event loop, or inside another operation, run it here.
-        """
+        if self._state is not State.STARTING:
+            return
         loop = None if submission_queue.is_submitting() else _running_loop()
         if loop is None:
             submission_queue.drain()
@@ -195,9 +155,7 @@ class Submitting(Generic[T]):
         self._variables = copy_context()
         self._variables.run(submission_queue.stamp)
         self._queue = (
-            submission_queue.unordered(loop)
-            if op is not None and op.unordered
-            else submission_queue.current(loop)
+            submission_queue.unordered(loop) if unordered else submission_queue.current(loop)
         )
         self._queue.add(self)
 

@@ -29,9 +29,6 @@ class FakeStream:
         self.bells.append((sequence, waker))
         return self.prompt
 
-    def watch(self, sequence: int, waker: protocols.Waker, seconds: float) -> bool:
-        return False
-
     def query_device(self) -> bool:
         if self.broken:
             self.passed = sys.maxsize

@@ -33,8 +33,8 @@ def test_every_loop_has_its_own_and_doorbells_are_handed_on(loop_factory: Any) -
         await turns()
         stream.reach(1)
         await future
-        assert watcher._notifications.waker is not None
-        return id(watcher), watcher._notifications.waker.fileno
+        assert watcher._bell is not None
+        return id(watcher), watcher._bell.fileno
 
     found = [run(loop_factory, one()) for _ in range(20)]
     # Each loop's bell goes to the next loop, so that native code which still holds the
@@ -108,7 +108,7 @@ def test_a_system_without_eventfd_is_rung_through_sockets(
         future = watcher.wait(stream, 1)
         await turns()
         assert stream.bells[0][1].eventfd == -1
-        bells.append(watcher._notifications.waker)
+        bells.append(watcher._bell)
         threading.Thread(target=stream.reach, args=(1,)).start()
         await future
 

@@ -241,7 +241,6 @@ def test_what_was_done_before_the_loop_woke_is_polled_earlier_the_next_time(
             alarms.ring()
             await future
         took = alarms.clock.now - begin
-        watcher.learn()
         start, end = watcher.last_waits["work"].window(0.0)
         assert start < took - LATENESS_S < end
 
@@ -325,7 +324,6 @@ def test_the_second_wait_for_a_stream_begins_where_the_first_one_ends(
             watcher.look()
             await turns()
             assert future.done()
-        watcher.learn()
         assert watcher.last_waits["work"].is_long
         assert watcher.last_waits["work"].window(0.0)[0] < 0.1 < 0.11
 

@@ -194,7 +194,7 @@ async def test_the_ring_needs_no_interpreter(
     gate.close()
     task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
     await eventually(lambda: counters().callbacks > rings)
-    bell = watcher._notifications.waker
+    bell = watcher._bell
     assert bell is not None
     poll = Poll(bell.fileno, select.POLLIN, 0)
     gate.open()

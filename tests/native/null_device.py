@@ -286,8 +286,8 @@ class CudaStream:
     """A stream of the null driver."""
 
     __slots__ = (
-        "__weakref__", "_gates", "_last", "_notifications", "_number", "_passed", "_word", "calls",
-        "device", "records",
+        "__weakref__", "_gates", "_last", "_number", "_passed", "_word", "calls", "device",
+        "records",
     )  # fmt: skip
     native = None
 
@@ -295,7 +295,6 @@ class CudaStream:
         self.device, self._number = device, number
         self._word = ctypes.c_uint32(0)
         self._passed = self._gates = self._last = 0
-        self._notifications = ()
         self.records: dict[Work, Any] = {}
         self.calls = native.core.DriverStream(
             number, device, *[ctypes.addressof(self._word)] * 2, self.records
@@ -409,11 +408,8 @@ class CudaStream:
         return self._passed
 
     def fault(self) -> BaseException | None:
-        result = self._query()
+        result = library().cuStreamQuery(self._number)
         return error_of(result, "cuStreamQuery") if result not in (0, NOT_READY) else None
-
-    def _query(self) -> int:
-        return int(library().cuStreamQuery(self._number))
 
     def verified_sequence(self) -> int:
         return 0
@@ -434,9 +430,6 @@ class CudaStream:
             fail(result, "cuStreamSynchronize")
 
     def wake(self, sequence: int, waker: Waker) -> bool:
-        return False
-
-    def watch(self, sequence: int, waker: Waker, seconds: float) -> bool:
         return False
 
 
@@ -585,7 +578,7 @@ def _connect() -> None:
     driver = library()
     own = (
         "cuLaunchKernel cuStreamQuery cuStreamSynchronize cuGraphLaunch cuCtxGetCurrent "
-        "cuEventRecord cuStreamWaitEvent cuStreamIsCapturing cuEventSynchronize"
+        "cuEventRecord cuStreamWaitEvent cuStreamIsCapturing"
     )
     names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2", "cuMemcpyPeerAsync", *FILLS)}
     names |= dict.fromkeys(COPIES, COPIES[0])

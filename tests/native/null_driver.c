@@ -176,17 +176,6 @@ int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     return result;
 }
 
-int cuEventSynchronize(void *event) {
-    while (1) {
-        pthread_mutex_lock(&lock);
-        int pending = streams[place_of(events[(uintptr_t)event % STREAMS])].pending;
-        int result = pending ? 0 : result_of_call();
-        pthread_mutex_unlock(&lock);
-        if (!pending) return result;
-        nanosleep(&(struct timespec){0, 100000}, NULL);
-    }
-}
-
 int cuStreamIsCapturing(void *stream, int *status) {
     *status = captured != 0 && captured == (uintptr_t)stream;
     return 0;

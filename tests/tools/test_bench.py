@@ -28,7 +28,6 @@ from numbasync.tools.bench import (
     host_work,
     kernel_waits,
     long_wait,
-    operation_waits,
     peer_registry,
     plain_kernels,
     ready_calls,
@@ -85,8 +84,6 @@ MODELS = {
 OF_A_GPU = {  # behind the kernel of 500 ms; the CPU device computes in this process
     "waiting for kernels of 5 us": (None, 5),
     "waiting for kernels of 1 ms": (None, 5),
-    "waiting for operations": (None, 16),
-    "kernels of 0.5 to 2 ms, at random": (None, 2),
 }
 OF_TWO_GPUS = {
     "peer copy of 4 KiB": ("peer", 1),
@@ -103,8 +100,6 @@ OF_TWO_GPUS = {
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_wait, "SECONDS", 0.02)
     monkeypatch.setattr(kernel_waits, "LENGTHS", ((5e-6, 3), (1e-3, 3)))
-    monkeypatch.setattr(operation_waits, "CALLS", 3)
-    monkeypatch.setattr(operation_waits, "UNFORESEEN", ((0.5e-3, 2e-3, 2, 40.0),))
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
     monkeypatch.setattr(copying, "ROWS", 1 << 5)
     monkeypatch.setattr(copying, "SMALL_CALLS", 5)

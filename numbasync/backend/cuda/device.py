@@ -41,7 +41,6 @@ from numbasync.backend.cuda.formula_kernels import FormulaCompilation, FormulaKe
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, ExecutableGraph
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
-from numbasync.backend.cuda.notifications import Watches
 from numbasync.backend.cuda.peers import Peers
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows
@@ -119,7 +118,6 @@ class CudaDevice:
         self.limits = _limits(self.core.properties, self.compute_capability)
         self.has_memory_pools = bool(self.core.properties.memory_pools_supported)
         self.words = CompletionCounters()
-        self.watches = Watches(self)
         self.copiers = Copiers(self)
         self.formulas = FormulaKernels(self)
         self.bridges = Bridges(self)

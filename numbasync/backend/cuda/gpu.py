@@ -36,9 +36,6 @@ class Gpu(Protocol):
     limits: Limits
 
     @property
-    def watches(self) -> Any: ...
-
-    @property
     def capturing(self) -> AbstractContextManager[Any, Any]: ...
 
     @property

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cuda.core import StreamOptions
 
-from numbasync.backend.cuda import fast_calls
+from numbasync.backend.cuda import fast_calls, host_callback
 from numbasync.backend.cuda.arrays import CudaArray
-from numbasync.backend.cuda.completion_words import Gates
+from numbasync.backend.cuda.completion_words import CompletionCounter, Gates
 from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.fill_patterns import pattern
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.launch_records import MOST, record
-from numbasync.backend.cuda.notifications import Notifications
 from numbasync.backend.cuda.peers import copy_peer
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.cuda.waits import put_behind
@@ -149,8 +150,9 @@ class CudaStream:
     """A CUDA stream that does not wait for the legacy default stream."""
 
     __slots__ = (
-        "__weakref__", "_completion", "_gates", "_last", "_notifications", "_number", "calls",
-        "captures", "device", "handle", "native", "records",
+        "__weakref__", "_completion", "_gates", "_last", "_notifications",
+        "_notifications_lock", "_number", "_verified", "calls", "captures", "device", "handle",
+        "native", "records",
     )  # fmt: skip
     dropped = False  # another library's stream, and released
 
@@ -175,7 +177,10 @@ class CudaStream:
             if core is not None and word else None
         )  # fmt: skip
         self._last = 0
-        self._notifications = Notifications(device, handle)
+        # For each notification: the sequence number before it, and the counter that it clears.
+        self._notifications: deque[tuple[int, CompletionCounter]] = deque()
+        self._notifications_lock = threading.Lock()
+        self._verified = 0
         self._gates: Gates | None = None
 
     @property
@@ -318,7 +323,6 @@ class CudaStream:
     def completed(self) -> int:
         return self._completion.completed()
 
-    @compiled
     def fault(self) -> BaseException | None:
         # The query releases the interpreter lock, and a computing thread may then keep it for a
         # switch interval; `verified_sequence` avoids that. A query that held the interpreter lock
@@ -330,8 +334,16 @@ class CudaStream:
         return error_of(cu.CUresult(result), "cuStreamQuery")
 
     def verified_sequence(self) -> int:
-        verified = self._notifications.verified()
-        return verified if self.calls is None else max(verified, self.calls.proved_number)
+        # The driver runs no host function behind a fault, so a host function that has run proves
+        # that all work before it succeeded.
+        with self._notifications_lock:
+            while True:
+                if not self._notifications or self._notifications[0][1].read():
+                    break
+                number, word = self._notifications.popleft()
+                self._verified = max(self._verified, number)
+                self.device.words.give(word)
+        return self._verified
 
     @compiled
     def query(self) -> bool:
@@ -350,7 +362,6 @@ class CudaStream:
             fail(cu.CUresult(result), "cuStreamQuery")
         return not result
 
-    @compiled
     def _query(self) -> int:
         calls = fast_calls.calls()
         if calls is not None:
@@ -369,11 +380,21 @@ class CudaStream:
             fail(cu.CUresult(result), "cuStreamSynchronize")
 
     def wake(self, sequence: int, waker: Waker) -> bool:
-        # The host function runs behind all work enqueued now, perhaps more than `sequence` needs.
-        last = self._last
-        return self._notifications.wake(last, waker) and sequence >= last
-
-    def watch(self, sequence: int, waker: Waker, seconds: float) -> bool:
-        if self.calls is None or sequence < self._last:
+        if waker.eventfd < 0:
             return False
-        return self._notifications.watch(self._last, self.calls, waker, seconds)
+        if not host_callback.host_function():
+            return False
+        enter(self.device)
+        word = self.device.words.take()
+        word.write(waker.eventfd + 1)
+        # The host function runs behind all work enqueued now, perhaps more than `sequence` needs.
+        notification = self._last, word
+        self._notifications.append(notification)
+        if not host_callback.launch(self.handle, word.address):
+            with self._notifications_lock:
+                self._notifications.remove(notification)
+            word.write(0)
+            self.device.words.give(word)
+            return False  # no notification will come; `fault` finds a fault
+        counters.callbacks += 1
+        return sequence >= notification[0]

@@ -134,9 +134,6 @@ class ForeignCudaStream(CudaStream):
             super().wake(sequence, waker)
         return False
 
-    def watch(self, sequence: int, waker: Waker, seconds: float) -> bool:
-        return False  # an event is behind later work of the other library
-
     def synchronize(self) -> None:
         self.check_not_captured()
         super().synchronize()

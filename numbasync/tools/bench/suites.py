@@ -23,7 +23,6 @@ from numbasync.tools.bench import (
     interop,
     kernel_waits,
     launch,
-    operation_waits,
     peer_registry,
     plain_kernels,
     ready_calls,
@@ -44,7 +43,7 @@ async def _dask(device: Device, rounds: int) -> list[report.Record]:
 
 SUITES: dict[str, Sequence[Part]] = {
     "launch": (launch.tables,),
-    "await": (awaiting.tables, kernel_waits.tables, operation_waits.tables),
+    "await": (awaiting.tables, kernel_waits.tables),
     "flight": (flight.tables,),
     "interop": (interop.tables,),
     "alloc": (alloc.tables,),

@@ -306,9 +306,6 @@ class CpuStream:
         waker.notify()
         return True
 
-    def watch(self, sequence: int, waker: Waker, seconds: float) -> bool:
-        return False
-
     # --- run, by a worker thread or by a step ---
 
     @compiled
