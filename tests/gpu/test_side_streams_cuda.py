@@ -77,15 +77,16 @@ async def test_a_launch_on_a_side_stream_is_in_order_with_what_is_dropped_there(
         x = library.make(np.full(SIZE, 5, np.float32))
         for _ in range(2):
             there(out, x).async_on()
-        poison = [library.ones() * 66 for _ in range(8)]  # what allocates waits for the gate
-        del poison
+        one = library.ones()  # a copy, which would wait for the gate
+        poison = [one * 66 for _ in range(8)]  # what allocates might, too
+        poison.clear()
         producer.backend.synchronize()
         out *= 0
         shut.close()
         there(out, x).async_on()
         del x
         gc.collect()
-        poison = [library.ones() * 66 for _ in range(8)]
+        poison = [one * 66 for _ in range(8)]
         shut.open()
         producer.backend.synchronize()
         assert (library.host(out) == 5).all()
