@@ -49,7 +49,10 @@ class Group(NamedTuple):
 def group_of(library: Library, devices: Sequence[Device]) -> Group:
     ranks = library.ranks([device.backend for device in devices])
     in_order = sorted(devices, key=lambda d: (d.kind, d.ordinal))
-    return Group(library, ranks, [device.new_stream() for device in devices[1:]], in_order)
+    streams = [device.new_stream() for device in devices[1:]]
+    for stream in streams:
+        stream.is_internal = stream.is_kept = True
+    return Group(library, ranks, streams, in_order)
 
 
 class Work(NamedTuple):

@@ -120,13 +120,9 @@ def stream_of_number(device: Device, number: int, owner: Any) -> Stream:
     if stream is None:
         stream = Stream.of(_Numbered(number, device.ordinal), device)
         if isinstance(stream, ForeignStream):
+            stream.is_kept = True
             _kept[device, number] = stream
     return stream
-
-
-def is_kept(stream: Stream) -> bool:
-    """Whether the stream is a library's that keeps it for ever, and is therefore kept here, too."""
-    return any(kept is stream for kept in _kept.values())
 
 
 def _adopted(value: object, number: int, device: Device | None) -> Stream:

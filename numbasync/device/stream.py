@@ -61,6 +61,8 @@ class Stream(Waits, Public):
     __slots__ = ("__dict__", "__weakref__", "_follows")
     # True: the program has no access to the stream, and so cannot order its work.
     is_internal = False
+    # True: kept for as long as the process runs, whatever used it first.
+    is_kept = False
 
     def __init__(self, device: Device, backend: protocols.Stream) -> None:
         super().__init__(device, backend)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from numbasync.device import copy_threads
 from numbasync.device.device import Device, devices
-from numbasync.device.foreign_streams import is_kept
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, DriverError
@@ -82,7 +81,7 @@ class Before:
                 for stream in device.streams
                 if stream.number not in before.streams
                 and not _is_of(device.policy, stream)
-                and not is_kept(stream)
+                and not stream.is_kept
             ]
         more = leases() - self._leases
         if more > 0:
