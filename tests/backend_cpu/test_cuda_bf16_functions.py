@@ -19,6 +19,7 @@ from tests.common import host
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
 
+@pytest.mark.full
 def test_functions_of_bf16(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

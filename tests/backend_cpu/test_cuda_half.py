@@ -209,6 +209,7 @@ def test_fields_of_float16_in_structures(device: na.Device) -> None:
     np.testing.assert_array_equal(got["b"], r["a"][::-1].astype(np.float32) + r["b"][::-1])
 
 
+@pytest.mark.full
 def test_functions_of_fp16(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -254,6 +255,7 @@ def test_functions_of_fp16(device: na.Device) -> None:
     np.testing.assert_array_equal(host(t), want)
 
 
+@pytest.mark.full
 def test_functions_of_fp16_that_a_gpu_approximates(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -331,6 +333,7 @@ def converted(z: na.KernelOutput, n: na.KernelOutput, f: na.KernelInput, x: na.K
     n[3, i] = fp16.__half2int_ru(x[i])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 def test_roundings_of_fp16(device: na.Device, mode: str) -> None:
     rng = np.random.default_rng(15)

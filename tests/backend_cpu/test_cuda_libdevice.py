@@ -107,6 +107,7 @@ def rounded(exact: Fraction, mode: str, kind: Any) -> Any:
     return value
 
 
+@pytest.mark.full
 def test_arithmetic_is_rounded_as_its_name_says(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -190,6 +191,7 @@ def test_conversions_are_rounded_as_their_names_say(device: na.Device) -> None:
 # --- bits, parts and special functions ---
 
 
+@pytest.mark.full
 def test_bits_and_parts_of_floats(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

@@ -154,6 +154,7 @@ def test_states_kept_between_launches(device: na.Device) -> None:
         assert host(z).tolist() == [g.uniform() for g in generators]
 
 
+@pytest.mark.full
 def test_normal_numbers(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -176,6 +177,7 @@ def test_normal_numbers(device: na.Device) -> None:
     np.testing.assert_allclose(host(wide), want, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.full
 def test_pi_by_random_points(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

@@ -36,6 +36,7 @@ def test_votes(device: na.Device, dtype: type) -> None:
     )
 
 
+@pytest.mark.full
 def test_votes_of_some_lanes(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -110,6 +111,7 @@ def test_matches(device: na.Device, dtype: type) -> None:
         assert (got[:, 2] == same).all()
 
 
+@pytest.mark.full
 def test_matches_of_some_lanes(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

@@ -215,7 +215,9 @@ def test_there_are_five_of_each_kind() -> None:
 
 @pytest.mark.parametrize("order", ["forward", full("reverse")])
 @pytest.mark.parametrize(
-    ("kind", "number", "job", "old", "new", "told"), ALL, ids=lambda v: v if v in MISTAKES else None
+    ("kind", "number", "job", "old", "new", "told"),
+    [case if case[1] < 2 else full(*case) for case in ALL],
+    ids=lambda v: v if v in MISTAKES else None,
 )
 def test_mistakes_are_caught(
     kind: str, number: int, job: Callable[[], Job], old: str, new: Any, told: str, order: Any

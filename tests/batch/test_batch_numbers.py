@@ -16,6 +16,7 @@ from tests.stress.random_batches import expressions
 from tests.stress.trees import check
 
 
+@pytest.mark.full
 def test_nan_and_infinities_propagate_as_in_numpy(device: na.Device) -> None:
     x = np.array([np.nan, np.inf, -np.inf, 1, -1, 0], F32)
     y = np.array([1, np.nan, np.inf, -np.inf, 0, np.nan], F32)
@@ -70,6 +71,7 @@ def test_integers_wrap_and_divide_as_in_numpy(device: na.Device) -> None:
                 assert have.dtype == want.dtype
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [full(np.float16), np.float32, full(np.float64)])
 def test_powers_and_dot_products(device: na.Device, dtype: Any) -> None:
     x = np.abs(X).astype(dtype)[:200] / dtype(2) + dtype(0.25)

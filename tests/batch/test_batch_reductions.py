@@ -58,6 +58,7 @@ def test_softmax_and_layer_norm(device: na.Device, shape: tuple[int, int], names
         np.testing.assert_allclose(b.read_sync(normed), want, rtol=0, atol=60 * 2.0**-23)
 
 
+@pytest.mark.full
 def test_composites_of_float16_are_computed_in_float32(device: na.Device) -> None:
     a = np.random.default_rng(5).normal(0, 3, (4, 100)).astype(np.float16)
     wide = a.astype(np.float64)

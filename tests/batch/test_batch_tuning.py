@@ -106,6 +106,7 @@ def test_a_sum_has_the_same_bits_however_its_elements_are_loaded(device: na.Devi
             np.testing.assert_array_equal(found[0], other)
 
 
+@pytest.mark.full
 def test_rows_that_threads_cannot_keep_are_gone_through_in_a_loop(device: na.Device) -> None:
     a = np.random.default_rng(4).normal(0, 1, (3, 256)).astype(F32)
     found = []
@@ -163,6 +164,7 @@ def test_threads_and_blocks_share_results_of_columns(device: na.Device, case: st
     np.testing.assert_array_equal(*found)  # its bits, too
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("shape", "axis"), [full((500, 40), 0), ((3, 50, 8), 1), full((2, 20_000), 1)]
 )

@@ -59,6 +59,7 @@ async def _compare(q: Host, k: Host, v: Host, **arguments: Any) -> Host:
     return got
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", [full(False), True])
 async def test_lengths(device: na.Device, causal: bool) -> None:
     rng = np.random.default_rng(3)
@@ -95,6 +96,7 @@ async def test_masks(device: na.Device, shape: tuple[int, ...], dtype: type) -> 
         assert not got[..., 7, :].any()  # no key is seen
 
 
+@pytest.mark.full
 async def test_a_mask_with_lengths_a_scale_and_causal(device: na.Device) -> None:
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal((2, 1, n, 64)).astype(np.float16) for n in (140, 150, 150))

@@ -89,6 +89,7 @@ async def test_no_rows(device: na.Device) -> None:
     assert (await multiply_float32(out, left, right)).shape == (0, 4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("offsets", [full(None), [0, 3, 3, 90, 140, 150]], ids=str)
 async def test_groups_of_rows(device: na.Device, offsets: list[int] | None) -> None:
     """Groups of less than a tile, of no row, of more than a tile; rows behind the last group."""

@@ -267,6 +267,7 @@ SMALL: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", mostly_full(SMALL, "gelu", "embedding", "unit_rows", "mean_pool"))
 def test_no_thread_is_in_anothers_way(name: str) -> None:
     """No race, no read of what nobody wrote, no write outside of a tile; compiled, at that."""

@@ -60,6 +60,7 @@ def cached(
 
 
 # Queries, if there are several, heads and d; key heads; keys of a page.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("queries", "key_heads", "page_size"),
     [((4, 32), 2, 16), ((6, 32), 2, 5), ((3, 4, 32), 4, 7), ((2, 20, 32), 1, 1)], ids=str,
@@ -101,6 +102,7 @@ async def test_tensor_cores(device: na.Device) -> None:
         assert (away <= given.bound(2.0**-11)).all(), (queries, away.max())
 
 
+@pytest.mark.full
 async def test_more_rows_a_key_than_blocks_along_y(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ async def test_more_rows_a_key_than_blocks_along_y(
         np.testing.assert_array_equal(await out.to_host(), np.broadcast_to(only, given.q.shape))
 
 
+@pytest.mark.full
 async def test_a_graph_is_replayed_with_other_lengths_and_pages(device: na.Device) -> None:
     first, then = cached(), cached(lengths=(0, 600, 3, 70, 5))
     tensors = first.tensors()
@@ -132,6 +135,7 @@ async def test_a_graph_is_replayed_with_other_lengths_and_pages(device: na.Devic
     assert (away <= other.bound(0.0)).all(), away.max()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", [NOWHERE, 10_000])
 async def test_a_page_that_is_not_there(device: na.Device, page: int) -> None:
     if device.kind != "cpu":

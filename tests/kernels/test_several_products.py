@@ -95,6 +95,7 @@ async def test_groups_of_int8(device: na.Device, transposed: bool) -> None:
     np.testing.assert_array_equal(await batch.to_host(), ends @ b)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("dtype", "stored"),
     [full("float16", "rows"), ("bfloat16", "columns"), full("float16", "odd"),
@@ -160,6 +161,7 @@ async def test_parts_of_k_by_warpgroups(device: na.Device) -> None:
     assert m < ROWS, "the rows behind the last part's are the next part's"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [full("float16"), "float32"])
 async def test_a_long_product_is_computed_in_parts(device: na.Device, dtype: str) -> None:
     m, n, k = 40, 72, 3000

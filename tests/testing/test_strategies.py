@@ -107,6 +107,7 @@ def test_preconditions_and_strides(device: na.Device, args: Any, launch: Any) ->
     check_kernel(in_fours, args, lambda z: np.arange(z.size).astype(z.dtype), races=0, **launch)
 
 
+@pytest.mark.full
 @few
 @given(kernel_args(thirds, dtype=np.int32, extents={"z": ("n",), "x": ("k",)}, longest=600))
 def test_extents_are_such_that_preconditions_hold(device: na.Device, args: Any) -> None:

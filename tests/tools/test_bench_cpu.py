@@ -27,6 +27,7 @@ def on_cpu() -> na.Device:
     return na.devices("cpu")[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_part_of_every_case_is_right(case: Case, on_cpu: na.Device) -> None:
     prepare = cpu._prepare(on_cpu, na.launcher(cuda.jit(case.body)), case)

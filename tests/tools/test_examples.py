@@ -11,7 +11,7 @@ from tests import sessions
 from tests.common import full
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
-LONG = ("09_fast_kernels", "10_tensor_cores")  # products of several forms, which are compiled
+LONG = ("07_command_batch", "09_fast_kernels", "10_tensor_cores")  # they compile many kernels
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def build(scale: float, threads: int = 32) -> na.Launcher:
     return scaled
 
 
+@pytest.mark.full
 def test_kernels_that_a_function_makes(device: na.Device, clock: Clock) -> None:
     configs = [{"scale": 2.0}, {"scale": 2.0, "threads": 64}, {"scale": 3.0, "threads": 128}]
     clock.ms = {128: 0.1, 32: 2.0}
