@@ -30,7 +30,7 @@ from numbasync.ops.operands import (
     not_a_coroutine,
     shortened,
     suppress_unused_warnings,
-)  # fmt: skip
+)
 from numbasync.ops.pickling import Picklable, Recipe, packed
 from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs

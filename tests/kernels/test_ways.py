@@ -17,6 +17,7 @@ from numbasync.errors import (
     OperationError,
     ShapeError,
 )
+from numbasync.memo import Memo
 from numbasync_kernels import nn
 from tests.common import full
 
@@ -36,7 +37,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             return choose(p, *more)
 
         monkeypatch.setattr(module, "_way_of", noted)
-        monkeypatch.setattr(module, "_ways", {})
+        monkeypatch.setattr(module, "_ways", Memo(1024))
     return arguments
 
 
@@ -128,7 +129,7 @@ async def test_a_choice_is_of_a_device(device: na.Device, chosen: list[Any]) -> 
 async def test_ways_are_bounded(
     device: na.Device, chosen: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULES["gemm"], "MOST_WAYS", 2)
+    monkeypatch.setattr(MODULES["gemm"], "_ways", Memo(2))
     a, b = await na.zeros((8, 4)), await na.zeros((4, 8))
     for rows in (1, 2, 3, 1):
         nn.gemm(await na.zeros((rows, 8)), a[:rows], b).suppress_warning()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import numbasync as na
+from numbasync.memo import Memo
 from numbasync_kernels.fits import name_of
 from numbasync_kernels.nn.attention_arguments import (
     check_offsets,
@@ -78,8 +79,6 @@ def dot_product_attention(
     if way is None:
         way = _way_of(p)
         if kind is not None:
-            if len(_ways) >= MOST_WAYS:
-                _ways.clear()
             _ways[kind] = way
     return way(p)
 
@@ -102,8 +101,7 @@ class Arguments(NamedTuple):
 # The checks, and the choice of a kernel, are made once for arguments of one kind; as in `gemm`.
 Way: TypeAlias = Callable[[Arguments], na.DeviceOp[na.Tensor]]
 
-MOST_WAYS = 1024  # the next one starts over
-_ways: dict[Hashable, Way] = {}
+_ways = Memo[Hashable, Way](1024)
 
 
 def _kind(p: Arguments) -> Hashable:

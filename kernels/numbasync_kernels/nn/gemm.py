@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 import numbasync as na
+from numbasync.memo import Memo
 from numbasync_kernels.fits import FLOATS, name_of
 from numbasync_kernels.nn.finish import ACTIVATIONS, Finish
 from numbasync_kernels.nn.gelu import gelu_reference
@@ -72,8 +73,6 @@ def gemm(
         check_product(out, a, b, bias, activation, residual, precision, DTYPES)
         way = _way_of(product, precision)
         if kind is not None:
-            if len(_ways) >= MOST_WAYS:
-                _ways.clear()
             _ways[kind] = way
     return way(product)
 
@@ -115,8 +114,7 @@ class Arguments(NamedTuple):
 # follows from these is decided once, and takes longer than a launch.
 Way: TypeAlias = Callable[[Arguments], Result]
 
-MOST_WAYS = 1024  # the next one starts over
-_ways: dict[Hashable, Way] = {}
+_ways = Memo[Hashable, Way](1024)
 
 
 def _kind(p: Arguments, precision: object) -> Hashable:
