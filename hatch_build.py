@@ -6,7 +6,10 @@ NUMBASYNC_NATIVE decides otherwise: 0, it is not compiled; 1, the build fails wi
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -28,13 +31,15 @@ class NativeCore(BuildHookInterface):
             raise ValueError(f"NUMBASYNC_NATIVE={setting!r:.20}: write 0 or 1, or leave it out.")
         if self.target_name != "wheel" or setting == "0" or sys.implementation.name != "cpython":
             return
-        self.work = tempfile.TemporaryDirectory()  # until this hook is dropped
-        folder = Path(self.root, "numbasync")
+        folder, build = Path(self.root, "numbasync"), Path(self.root, "build")
+        if not os.access(self.root, os.W_OK):
+            self.work = tempfile.TemporaryDirectory()  # until this hook is dropped
+            build = Path(self.work.name)
         if version == "editable":  # without a compiler, an older core would not fit the sources
             for suffix in EXTENSION_SUFFIXES:  # of this Python
                 Path(folder, NAME + suffix).unlink(missing_ok=True)
         try:
-            module = compiled(folder / f"{NAME}.pyx", Path(self.work.name))
+            module = kept(folder / f"{NAME}.pyx", build)
         except (Exception, SystemExit) as error:  # of Cython, setuptools or the compiler
             if setting == "1":
                 raise
@@ -49,6 +54,30 @@ class NativeCore(BuildHookInterface):
             shutil.copy(module, folder / module.name)
         else:
             build_data["force_include"][str(module)] = f"numbasync/{module.name}"
+
+
+def kept(source: Path, folder: Path) -> Path:
+    """The extension module of a Cython source; from `folder`, if a build before has left it there.
+
+    So a checkout's wheel and its editable install compile once.
+    """
+    import Cython
+
+    environment = [os.environ.get(name) for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS")]
+    made_by = (sys.version, platform.platform(), Cython.__version__, environment)
+    digest = hashlib.sha256(repr(made_by).encode())
+    for path in (Path(__file__), source, *sorted(source.parent.glob("core/*.pxi"))):
+        digest.update(path.read_bytes())
+    home = Path(folder, f"core-{digest.hexdigest()[:16]}")
+    if not home.exists():
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            module = compiled(source, Path(work))
+            Path(work, "kept").mkdir()
+            shutil.move(module, Path(work, "kept"))
+            with contextlib.suppress(OSError):  # another build was faster
+                Path(work, "kept").rename(home)
+    return next(home.iterdir())
 
 
 def compiled(source: Path, work: Path) -> Path:

@@ -1,0 +1,53 @@
+"""The build hook of a checkout, which has `hatch_build.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+HOOK = Path(__file__).parents[2] / "hatch_build.py"
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module; its own need, hatchling, is only there while a package is built."""
+    pytest.importorskip("Cython", reason="needs Cython")
+    interface = "hatchling.builders.hooks.plugin.interface"
+    monkeypatch.setitem(sys.modules, interface, SimpleNamespace(BuildHookInterface=object))  # type: ignore[arg-type]
+    spec = importlib.util.spec_from_file_location("hatch_build", HOOK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_same_sources_are_compiled_once_of_a_checkout(
+    hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, build, builds = tmp_path / "_core.pyx", tmp_path / "build", []
+    (tmp_path / "core").mkdir()
+    part = tmp_path / "core" / "part.pxi"
+
+    def compiled(source: Path, work: Path) -> Path:
+        builds.append(source)
+        module = work / "_core.so"
+        module.write_text(source.read_text() + part.read_text())
+        return module
+
+    monkeypatch.setattr(hook, "compiled", compiled)
+    source.write_text("a")
+    part.write_text("b")
+    texts = [hook.kept(source, build).read_text() for _ in range(2)]
+    part.write_text("c")
+    texts.append(hook.kept(source, build).read_text())
+    monkeypatch.setenv("CFLAGS", "-O1")
+    texts.append(hook.kept(source, build).read_text())
+    assert texts == ["ab", "ab", "ac", "ac"]
+    assert len(builds) == 3
+    assert all(path.name.startswith("core-") for path in build.iterdir())  # nothing half-made
