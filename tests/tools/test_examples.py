@@ -11,7 +11,10 @@ from tests import sessions
 from tests.common import full
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
-LONG = ("07_command_batch", "09_fast_kernels", "10_tensor_cores")  # they compile many kernels
+LONG = (  # they compile many kernels, or start a cluster as 13_cluster does
+    "06_sentence_embeddings", "07_command_batch", "09_fast_kernels", "10_tensor_cores",
+    "15_image_folder",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
