@@ -39,7 +39,7 @@ class NativeCore(BuildHookInterface):
             for suffix in EXTENSION_SUFFIXES:  # of this Python
                 Path(folder, NAME + suffix).unlink(missing_ok=True)
         try:
-            module = kept(folder / f"{NAME}.pyx", build)
+            module = compile_once(folder / f"{NAME}.pyx", build)
         except (Exception, SystemExit) as error:  # of Cython, setuptools or the compiler
             if setting == "1":
                 raise
@@ -56,8 +56,8 @@ class NativeCore(BuildHookInterface):
             build_data["force_include"][str(module)] = f"numbasync/{module.name}"
 
 
-def kept(source: Path, folder: Path) -> Path:
-    """The extension module of a Cython source; from `folder`, if a build before has left it there.
+def compile_once(source: Path, folder: Path) -> Path:
+    """Compile a Cython source, unless a build before has left its module in `folder`; its path.
 
     So a checkout's wheel and its editable install compile once.
     """
@@ -73,10 +73,10 @@ def kept(source: Path, folder: Path) -> Path:
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
             module = compiled(source, Path(work))
-            Path(work, "kept").mkdir()
-            shutil.move(module, Path(work, "kept"))
+            Path(work, "built").mkdir()
+            shutil.move(module, Path(work, "built"))
             with contextlib.suppress(OSError):  # another build was faster
-                Path(work, "kept").rename(home)
+                Path(work, "built").rename(home)
     return next(home.iterdir())
 
 

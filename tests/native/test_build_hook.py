@@ -43,11 +43,11 @@ def test_the_same_sources_are_compiled_once_of_a_checkout(
     monkeypatch.setattr(hook, "compiled", compiled)
     source.write_text("a")
     part.write_text("b")
-    texts = [hook.kept(source, build).read_text() for _ in range(2)]
+    texts = [hook.compile_once(source, build).read_text() for _ in range(2)]
     part.write_text("c")
-    texts.append(hook.kept(source, build).read_text())
+    texts.append(hook.compile_once(source, build).read_text())
     monkeypatch.setenv("CFLAGS", "-O1")
-    texts.append(hook.kept(source, build).read_text())
+    texts.append(hook.compile_once(source, build).read_text())
     assert texts == ["ab", "ab", "ac", "ac"]
     assert len(builds) == 3
     assert all(path.name.startswith("core-") for path in build.iterdir())  # nothing half-made
