@@ -21,18 +21,21 @@ from numbasync.backend.cpu.interpreter.bind import uses_tensor_cores
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.declared_arguments import formal
 from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.lowered.kernel import Lowered
 from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedKernelError
 
-Engine: TypeAlias = Compiled | Interpreted
+Engine: TypeAlias = Compiled | Interpreted | Lowered
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
 _has_warned = False
 
 
 def requested_engine() -> str:
-    """The engine that NUMBASYNC_CPU_ENGINE names: `compiled`, the default, or `interpreted`."""
+    """The engine that NUMBASYNC_CPU_ENGINE names: `compiled`, the default, or `interpreted`. Under
+    trial is `lowered`, which is to become `compiled`.
+    """
     name = os.environ.get(SWITCH, "").strip().lower() or "compiled"
-    if name not in ("compiled", "interpreted"):
+    if name not in ("compiled", "interpreted", "lowered"):
         raise CallerError(f"{SWITCH}={name!r}: write compiled or interpreted.")
     return name
 
@@ -60,7 +63,8 @@ def prepare_kernel(
     if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
         kernel = _interpreted(dispatcher, argument_keys, max_threads, engine)
     else:
-        kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
+        how = Lowered if engine == "lowered" else Compiled
+        kernel = _compiled(how, dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
     kernel.argument_types = tuple(type_of(k) for k in argument_keys)
     kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
@@ -68,10 +72,14 @@ def prepare_kernel(
 
 
 def _compiled(
-    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool
-) -> Compiled:
+    engine: type[Compiled | Lowered],
+    dispatcher: Any,
+    keys: tuple[Hashable, ...],
+    max_threads: int,
+    watched: bool,
+) -> Compiled | Lowered:
     try:
-        return Compiled(dispatcher, keys, max_threads, watched)
+        return engine(dispatcher, keys, max_threads, watched)
     except CallerError:  # the kernel is wrong for these arguments, on any device
         raise
     except Exception as error:  # Numba raises many classes

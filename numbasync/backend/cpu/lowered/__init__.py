@@ -1,0 +1,1 @@
+"""Kernels that Numba types and lowers unchanged: how their machine code is called, kept, checked."""

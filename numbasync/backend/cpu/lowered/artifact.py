@@ -1,0 +1,103 @@
+"""What is made of a kernel for some types of arguments: machine code, and what has to be known of it.
+
+It can be kept on disk. Loaded, it is code that runs blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from numbasync.backend.cpu import regions, target
+from numbasync.backend.cpu.compiler.program import Site
+from numbasync.backend.cpu.lowered import accesses, printing
+from numbasync.backend.cpu.lowered.calls import call_of
+from numbasync.backend.cpu.lowered.machine_code import MachineCode
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """
+    Attributes:
+        object_file: the machine code, with the function `symbol`.
+        fixed_bytes: memory of a block without dynamic shared memory.
+        shared: offset and size of each static shared array in it.
+        sites: what numbers of places in the records of blocks mean.
+        exceptions: class and arguments of what the kernel may raise.
+        is_straight: whether it is known that a thread does a few steps and ends.
+        source: the intermediate code, for whoever wants to look at it.
+        keep: what has to live as long as the code; nothing, if the code can be kept on disk.
+    """
+
+    name: str
+    object_file: bytes
+    symbol: str
+    fixed_bytes: int
+    shared: tuple[tuple[int, int], ...]
+    sites: tuple[Site, ...]
+    exceptions: tuple[tuple[type[Exception], tuple[Any, ...]], ...]
+    cooperative: bool
+    is_straight: bool
+    atomics: bool
+    has_fences: bool
+    source: str
+    keep: tuple[Any, ...] = ()
+
+    def has_atomics(self) -> bool:
+        """Whether blocks may write to the same elements."""
+        return self.atomics
+
+    def raised(self, number: int) -> Exception:
+        """What the kernel has raised, by its number in a record."""
+        kind, arguments = self.exceptions[number]
+        return kind(*arguments)
+
+
+def make(
+    function: FunctionType, argument_types: tuple[Any, ...], options: target.Options
+) -> Artifact:
+    """Compile a kernel. Raises Numba's errors."""
+    module = target.lower(function, argument_types, options=options)
+    text = accesses.with_definitions(module.text) if options.checked else module.text
+    is_careful = options.checked or options.debug
+    code = regions.build(text, module.name, apart=is_careful, ordered=options.checked)
+    return Artifact(
+        name=function.__name__,
+        object_file=code.object_code,
+        symbol=code.symbol,
+        fixed_bytes=code.fixed_bytes,
+        shared=tuple(code.shared),
+        sites=tuple(module.sites),
+        exceptions=tuple(module.exceptions),
+        cooperative=code.cooperative,
+        is_straight=module.is_straight and not code.has_barriers,
+        atomics=module.has_atomics,
+        has_fences=module.has_fences,
+        source=module.text,
+        keep=tuple(module.keep),
+    )
+
+
+class LoadedCode:
+    """An artifact in memory.
+
+    Attributes:
+        run, leading, fixed_bytes: see `block_kernel.Code`.
+    """
+
+    def __init__(
+        self, artifact: Artifact, argument_types: tuple[Any, ...], kept: Any = None
+    ) -> None:
+        """
+        Args:
+            kept: the function that calls the code, as it was kept on disk; see `calls.call_of`.
+        """
+        printing.ready()
+        self.artifact = artifact
+        self.call = call_of(argument_types, kept)
+        self._code = MachineCode(artifact.object_file, artifact.symbol)
+        self.run: Callable[..., None] = self.call.run
+        self.leading = (self._code.address,)
+        self.fixed_bytes = artifact.fixed_bytes
