@@ -7,15 +7,15 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import numba
+import numpy as np
 import pytest
 
 import numbasync as na
 from numbasync import layout
 from numbasync.backend.cpu.compiler.block_memory import BlockMemory
 from numbasync.backend.cpu.compiler.generate import type_of
-from numbasync.backend.cpu.lowered.calls import call_of
+from numbasync.backend.cpu.lowered.calls import call_of, launch_of
 from numbasync.backend.protocols import ArrayKey
 
 pytestmark = pytest.mark.usefixtures("cpu")
@@ -40,6 +40,10 @@ def key_of(argument: Any) -> Any:
     return na.devices("cpu")[0].backend.scalar_key(argument)
 
 
+def address_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 def called(arguments: Sequence[Any], count: int = 12, status: int = 0) -> tuple[Any, bytes]:
     """What code is called with for these arguments: the numbers of the launch, and its slots."""
     seen: list[Any] = []
@@ -50,10 +54,10 @@ def called(arguments: Sequence[Any], count: int = 12, status: int = 0) -> tuple[
         return status
 
     function = CODE(code)
-    address = ctypes.cast(function, ctypes.c_void_p).value
     memory = BlockMemory(256)
     call = call_of(tuple(type_of(key_of(a)) for a in arguments))
-    assert call.run(address, 2, 5, 32, 4, 1, 7, 8, 9, memory.address, 64, *arguments) is None
+    launch = launch_of(address_of(function), (32, 4, 1), (7, 8, 9))
+    assert call.run(ctypes.addressof(launch), 2, 5, memory.address, 64, *arguments) is None
     assert seen[0] == (memory.address, (2, 5, 32, 4, 1, 7, 8, 9, 64))
     return seen[0], seen[1]
 
@@ -114,12 +118,11 @@ def test_a_record_is_its_address() -> None:
 
     function = CODE(code)
     call = call_of((numba.typeof(record),))
-    run = ctypes.cast(function, ctypes.c_void_p).value
-    call.run(run, 0, 1, 1, 1, 1, 1, 1, 1, BlockMemory(128).address, 0, record)
+    launch = launch_of(address_of(function), (1, 1, 1), (1, 1, 1))
+    call.run(ctypes.addressof(launch), 0, 1, BlockMemory(128).address, 0, record)
     assert seen == [struct.pack("<id", 3, 4.5)]
 
 
 def test_a_status_raises() -> None:
     with pytest.raises(IndexError, match="stopped"):
         called([1], status=3)
-

@@ -35,15 +35,18 @@ class Code(Protocol):
     """Machine code of a kernel.
 
     Attributes:
-        run: call it, without the interpreter lock; it raises what stops the kernel.
-        leading: what `run` takes before all else.
+        run: call it, without the interpreter lock; it raises what stops the kernel. Its arguments
+            are those that `blocks` gives, memory of a block, bytes of dynamic shared memory, and
+            the kernel's.
         fixed_bytes: memory of a block without dynamic shared memory.
     """
 
     @property
     def run(self) -> Callable[..., None]: ...
-    @property
-    def leading(self) -> tuple[int, ...]: ...
+    def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], Any]:
+        """The first arguments of `run`, for some blocks, and what has to live meanwhile."""
+        ...
+
     @property
     def fixed_bytes(self) -> int: ...
 
@@ -134,7 +137,7 @@ class BlockKernel(ProcessorCode, ABC):
         code = self._made(block)
         if not self._is_straight or threads > SHORT_THREADS or code is None:
             return None
-        return ShortLaunch(self, code, (*code.leading, 0, blocks, *block, *grid), shared_bytes)
+        return ShortLaunch(self, code, code.blocks(0, blocks, block, grid), shared_bytes)
 
     def run(
         self,
@@ -216,10 +219,9 @@ class BlockKernel(ProcessorCode, ABC):
         memory = memory_of_thread(nbytes) if alone else memory_of_blocks(self.name, nbytes, blocks)
         dynamic = [(code.fixed_bytes, shared_bytes)] if shared_bytes else []
         memory.clear([*self.shared, *dynamic])
+        numbers, _keep = code.blocks(first, end, block, grid)
         try:
-            code.run(
-                *code.leading, first, end, *block, *grid, memory.address, shared_bytes, *values
-            )
+            code.run(*numbers, memory.address, shared_bytes, *values)
         except Exception as error:
             self.fail(memory, error)
 
@@ -235,6 +237,7 @@ class ShortLaunch:
     __slots__ = (
         "_entry_point",
         "_extents",
+        "_keep",
         "_kernel",
         "_nbytes",
         "_shared",
@@ -243,12 +246,16 @@ class ShortLaunch:
     )
 
     def __init__(
-        self, kernel: BlockKernel, code: Code, extents: tuple[int, ...], shared_bytes: int
+        self,
+        kernel: BlockKernel,
+        code: Code,
+        extents: tuple[tuple[int, ...], Any],
+        shared_bytes: int,
     ) -> None:
         self._kernel = kernel
         self._entry_point = code.run
         self._nbytes = code.fixed_bytes + shared_bytes
-        self._extents = extents
+        self._extents, self._keep = extents
         self._shared_bytes = shared_bytes
         self._shared = list(kernel.shared)
         if shared_bytes:

@@ -24,10 +24,10 @@ def key_of(
     parts += [*program.functions, *program.parameters, program.prologue, repr(program.shared)]
     parts += [repr(program.declared), *program.doubtful]
     for name, value in program.names.items():
-        described = described(value)
-        if described is None:
+        description = described(value)
+        if description is None:
             return None
-        parts.append(f"{name}={described}")
+        parts.append(f"{name}={description}")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

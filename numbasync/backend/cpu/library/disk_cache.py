@@ -20,6 +20,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from numbasync.backend import checked_caches
+from numbasync.backend.protocols import Dim3
 
 
 class Entry(NamedTuple):
@@ -31,12 +32,14 @@ class Entry(NamedTuple):
     source: str
     fixed_bytes: int
 
-    leading: tuple[int, ...] = ()  # what `run` takes before all else
-
     @property
     def run(self) -> Callable[..., None]:
         entry_point: Callable[..., None] = self.result.entry_point
         return entry_point
+
+    def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], None]:
+        """What `run` takes before memory and arguments, for some blocks; and nothing to keep."""
+        return (first, end, *block, *grid), None
 
 
 class Store:

@@ -1,10 +1,11 @@
-"""What is made of a kernel for some types of arguments: machine code, and what has to be known of it.
+"""What is made of a kernel for some types of arguments: machine code, and what is known of it.
 
 It can be kept on disk. Loaded, it is code that runs blocks.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
@@ -13,8 +14,9 @@ from typing import Any
 from numbasync.backend.cpu import regions, target
 from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.lowered import accesses, printing
-from numbasync.backend.cpu.lowered.calls import call_of
+from numbasync.backend.cpu.lowered.calls import call_of, launch_of
 from numbasync.backend.cpu.lowered.machine_code import MachineCode
+from numbasync.backend.protocols import Dim3
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class LoadedCode:
     """An artifact in memory.
 
     Attributes:
-        run, leading, fixed_bytes: see `block_kernel.Code`.
+        run, fixed_bytes: see `block_kernel.Code`.
     """
 
     def __init__(
@@ -99,5 +101,9 @@ class LoadedCode:
         self.call = call_of(argument_types, kept)
         self._code = MachineCode(artifact.object_file, artifact.symbol)
         self.run: Callable[..., None] = self.call.run
-        self.leading = (self._code.address,)
         self.fixed_bytes = artifact.fixed_bytes
+
+    def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], Any]:
+        """What `run` takes before memory and arguments, for some blocks; and what to keep."""
+        launch = launch_of(self._code.address, block, grid)
+        return (ctypes.addressof(launch), first, end), launch

@@ -1,19 +1,20 @@
 """The way from Python into machine code: a function for each list of argument types.
 
-It takes integers (the code's address, blocks, extents, memory) and the kernel's arguments, unpacks
-these as Numba does, and calls the code without the interpreter lock. The code reads them from slots
-of 8 bytes, in the order in which Numba flattens them. One function serves all kernels of the same
-argument types.
+It takes five integers and the kernel's arguments, unpacks these as Numba does, and calls the code
+without the interpreter lock. The code reads them from slots of 8 bytes, in the order in which Numba
+flattens them. One function serves all kernels of the same argument types.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.funcdesc import FunctionDescriptor
 from numba.core.lowering import Environment
@@ -22,17 +23,23 @@ from numba.core.registry import cpu_target
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.library.small_floats import SmallFloat
 from numbasync.backend.cpu.races.words import STATE, THREAD_ORDER
+from numbasync.backend.protocols import Dim3
 from numbasync.errors import UnsupportedKernelError
 
-# What the function takes before the kernel's arguments, all as integers: address of the code, first
-# and last block, extents of a block and of the grid, memory of the block, dynamic shared memory.
-LEADING = 11
+# What the function takes before the kernel's arguments: address of a `launch_of`, first block, end,
+# address of the block's memory, bytes of dynamic shared memory.
+LEADING = 5
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _POINTER = _I8.as_pointer()
 _CODE = ir.FunctionType(
     _I32,
     [_POINTER, _POINTER, _I64, _I64, *[_I32] * 6, _I64, _POINTER, _POINTER],
 )
+
+
+def launch_of(address: int, block: Dim3, grid: Dim3) -> Any:
+    """What is the same for all parts of a launch: the address of the code, and extents."""
+    return (ctypes.c_int64 * 7)(address, *block, *grid)
 
 
 class Call:
@@ -44,14 +51,26 @@ class Call:
 
     def __init__(self, library: Any, description: Any, environment: Any) -> None:
         self._library = library
-        self.run: Callable[..., None] = _context().get_executable(
-            library, description, environment
-        )
+        self.run: Callable[..., None] = _context().get_executable(library, description, environment)
 
     def serialized(self) -> Any:
         """The code, in a form that can be pickled."""
         with global_compiler_lock:
             return self._library.serialize_using_object_code()
+
+
+class _Library(JITCodeLibrary):  # type: ignore[misc, unused-ignore]
+    """Code that is short, and calls Python's functions: few of LLVM's passes find something."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        builder = self._codegen._pass_builder(opt=1)
+        passes = binding.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_simplify_cfg_pass()
+        passes.run(self._final_module, builder)
 
 
 _known: dict[tuple[Any, ...], Call] = {}
@@ -91,14 +110,14 @@ def _described(argument_types: tuple[Any, ...]) -> Any:
     names = tuple(f"a{i}" for i in range(len(every)))
     return FunctionDescriptor(
         native=True, modname=__name__, qualname="call", unique_name="call", doc="", typemap={},
-        restype=types.void, calltypes={}, args=names, kws=(), argtypes=every, abi_tags=("numbasync",),
+        restype=types.void, calltypes={}, args=names, kws=(), argtypes=every,
     )  # fmt: skip
 
 
 def _compiled(description: Any, environment: Any) -> Any:
     cpu_target.target_context.refresh()
     context = _context()
-    library = context.codegen().create_library("numbasync.call")
+    library = _Library(context.codegen(), "numbasync.call")
     library.enable_object_caching()
     module = library.create_ir_module("numbasync.call")
     function = context.declare_function(module, description)
@@ -133,7 +152,9 @@ def _flattened(context: Any, builder: Any, kinds: tuple[Any, ...], values: Any) 
 def _write(context: Any, builder: Any, function: Any, function_types: tuple[Any, ...]) -> None:
     """Store the arguments, call the code, and return what Numba's callers expect."""
     values = context.call_conv.get_arguments(function)
-    address, first, end, *extents, memory, dynamic = values[:LEADING]
+    launch, first, end, memory, dynamic = values[:LEADING]
+    words = builder.inttoptr(launch, _I64.as_pointer())
+    address, *extents = (builder.load(builder.gep(words, [_I64(i)])) for i in range(7))
     kinds = function_types[LEADING:]
     arguments = context.get_arg_packer(kinds).from_arguments(builder, values[LEADING:])
     flattened = _flattened(context, builder, kinds, arguments)

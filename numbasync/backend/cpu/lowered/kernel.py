@@ -161,10 +161,9 @@ class Lowered(BlockKernel):
             artifact.has_fences,
         )  # fmt: skip
         memory.put(words.STATE, shadow.address)
+        numbers, _keep = code.blocks(0, blocks, block, grid)
         try:
-            code.run(
-                *code.leading, 0, blocks, *block, *grid, memory.address, shared_bytes, *values
-            )
+            code.run(*numbers, memory.address, shared_bytes, *values)
         except Exception as error:
             self._fail(artifact, memory, error, shadow)
         if checks.writers is not None and checks.watches:

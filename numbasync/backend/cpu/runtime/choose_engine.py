@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Hashable
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.generate import type_of
@@ -21,10 +21,12 @@ from numbasync.backend.cpu.interpreter.bind import uses_tensor_cores
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.declared_arguments import formal
 from numbasync.backend.cpu.library.entry_points import types
-from numbasync.backend.cpu.lowered.kernel import Lowered
 from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedKernelError
 
-Engine: TypeAlias = Compiled | Interpreted | Lowered
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.lowered.kernel import Lowered
+
+Engine: TypeAlias = "Compiled | Interpreted | Lowered"
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
 _has_warned = False
@@ -63,12 +65,19 @@ def prepare_kernel(
     if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
         kernel = _interpreted(dispatcher, argument_keys, max_threads, engine)
     else:
-        how = Lowered if engine == "lowered" else Compiled
-        kernel = _compiled(how, dispatcher, argument_keys, max_threads, watched)
+        kernel = _compiled(_engine(engine), dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
     kernel.argument_types = tuple(type_of(k) for k in argument_keys)
     kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
     return kernel
+
+
+def _engine(name: str) -> type[Compiled | Lowered]:
+    if name != "lowered":
+        return Compiled
+    from numbasync.backend.cpu.lowered.kernel import Lowered  # whose imports take a while
+
+    return Lowered
 
 
 def _compiled(
