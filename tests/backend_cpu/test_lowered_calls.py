@@ -11,12 +11,11 @@ import numba
 import numpy as np
 import pytest
 
-import numbasync as na
 from numbasync import layout
 from numbasync.backend.cpu.compiler.block_memory import BlockMemory
 from numbasync.backend.cpu.compiler.generate import type_of
 from numbasync.backend.cpu.lowered.calls import call_of, launch_of
-from numbasync.backend.protocols import ArrayKey
+from tests.backend_cpu.engines import key_of
 
 pytestmark = pytest.mark.usefixtures("cpu")
 
@@ -29,15 +28,6 @@ CODE = ctypes.CFUNCTYPE(
 class Pair(NamedTuple):
     first: Any
     second: Any
-
-
-def key_of(argument: Any) -> Any:
-    if isinstance(argument, np.ndarray):
-        order = "C" if argument.flags.c_contiguous else "A"
-        return ArrayKey(argument.dtype.str, argument.ndim, order)
-    if type(argument) is tuple:
-        return tuple(key_of(part) for part in argument)
-    return na.devices("cpu")[0].backend.scalar_key(argument)
 
 
 def address_of(function: Any) -> int:
