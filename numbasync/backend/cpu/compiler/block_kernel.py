@@ -38,7 +38,7 @@ class Code(Protocol):
         run: call it, without the interpreter lock; it raises what stops the kernel. Its arguments
             are those that `blocks` gives, memory of a block, bytes of dynamic shared memory, and
             the kernel's.
-        fixed_bytes: memory of a block without dynamic shared memory.
+        dynamic_offset: of dynamic shared memory in the memory of a block.
     """
 
     @property
@@ -48,7 +48,11 @@ class Code(Protocol):
         ...
 
     @property
-    def fixed_bytes(self) -> int: ...
+    def dynamic_offset(self) -> int: ...
+    def memory_bytes(self, threads: int, shared_bytes: int) -> int:
+        """Memory of a block of so many threads, with so much dynamic shared memory."""
+        ...
+
 
 
 class BlockKernel(ProcessorCode, ABC):
@@ -132,12 +136,12 @@ class BlockKernel(ProcessorCode, ABC):
         """The launch, if it surely takes less time than waking a thread does: no loops, few
         threads, and nothing left to compile.
         """
-        blocks = grid[0] * grid[1] * grid[2]
-        threads = blocks * block[0] * block[1] * block[2]
+        blocks, threads = _count(grid), _count(block)
         code = self._made(block)
-        if not self._is_straight or threads > SHORT_THREADS or code is None:
+        if not self._is_straight or threads * blocks > SHORT_THREADS or code is None:
             return None
-        return ShortLaunch(self, code, code.blocks(0, blocks, block, grid), shared_bytes)
+        nbytes = code.memory_bytes(threads, shared_bytes)
+        return ShortLaunch(self, code, code.blocks(0, blocks, block, grid), nbytes, shared_bytes)
 
     def run(
         self,
@@ -160,13 +164,13 @@ class BlockKernel(ProcessorCode, ABC):
             self.run_checked(checks, grid, block, shared_bytes, args, values, argument_access)
             return
         code = self._code(block)  # before the time is taken
-        blocks = grid[0] * grid[1] * grid[2]
+        blocks = _count(grid)
         if self.cooperative:
             # The blocks run together, each with memory of its own.
             end = self._end_of_all(blocks)
             self._run(code, 0, end, grid, block, shared_bytes, values, blocks)
             return
-        threads = blocks * block[0] * block[1] * block[2]
+        threads = blocks * _count(block)
         # A stepped device repeats the order of blocks. `workers` comes last: it takes longer than a
         # short launch.
         shared = (
@@ -214,16 +218,20 @@ class BlockKernel(ProcessorCode, ABC):
         values: list[Any], blocks: int = 1,
     ) -> None:  # fmt: skip
         """Run the blocks `first` to `end`, of which `blocks` have memory at the same time."""
-        nbytes = code.fixed_bytes + shared_bytes
+        nbytes = code.memory_bytes(_count(block), shared_bytes)
         alone = blocks == 1
         memory = memory_of_thread(nbytes) if alone else memory_of_blocks(self.name, nbytes, blocks)
-        dynamic = [(code.fixed_bytes, shared_bytes)] if shared_bytes else []
+        dynamic = [(code.dynamic_offset, shared_bytes)] if shared_bytes else []
         memory.clear([*self.shared, *dynamic])
         numbers, _keep = code.blocks(first, end, block, grid)
         try:
             code.run(*numbers, memory.address, shared_bytes, *values)
         except Exception as error:
             self.fail(memory, error)
+
+
+def _count(extents: Dim3) -> int:
+    return extents[0] * extents[1] * extents[2]
 
 
 @known
@@ -250,16 +258,17 @@ class ShortLaunch:
         kernel: BlockKernel,
         code: Code,
         extents: tuple[tuple[int, ...], Any],
+        nbytes: int,
         shared_bytes: int,
     ) -> None:
         self._kernel = kernel
         self._entry_point = code.run
-        self._nbytes = code.fixed_bytes + shared_bytes
+        self._nbytes = nbytes
         self._extents, self._keep = extents
         self._shared_bytes = shared_bytes
         self._shared = list(kernel.shared)
         if shared_bytes:
-            self._shared.append((code.fixed_bytes, shared_bytes))
+            self._shared.append((code.dynamic_offset, shared_bytes))
         self.is_plain = not (self._shared or kernel.formal is not None or kernel.records)
 
     @compiled

@@ -37,6 +37,14 @@ class Entry(NamedTuple):
         entry_point: Callable[..., None] = self.result.entry_point
         return entry_point
 
+    @property
+    def dynamic_offset(self) -> int:
+        return self.fixed_bytes
+
+    def memory_bytes(self, threads: int, shared_bytes: int) -> int:
+        """Memory of a block, of however many threads."""
+        return self.fixed_bytes + shared_bytes
+
     def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], None]:
         """What `run` takes before memory and arguments, for some blocks; and nothing to keep."""
         return (first, end, *block, *grid), None

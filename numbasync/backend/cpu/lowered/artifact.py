@@ -15,7 +15,6 @@ from numbasync.backend.cpu import regions, target
 from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.lowered import accesses, printing
 from numbasync.backend.cpu.lowered.calls import call_of, launch_of
-from numbasync.backend.cpu.lowered.machine_code import MachineCode
 from numbasync.backend.protocols import Dim3
 
 
@@ -23,9 +22,7 @@ from numbasync.backend.protocols import Dim3
 class Artifact:
     """
     Attributes:
-        object_file: the machine code, with the function `symbol`.
-        fixed_bytes: memory of a block without dynamic shared memory.
-        shared: offset and size of each static shared array in it.
+        code: the machine code, and what it says about memory of a block.
         sites: what numbers of places in the records of blocks mean.
         exceptions: class and arguments of what the kernel may raise.
         is_straight: whether it is known that a thread does a few steps and ends.
@@ -34,13 +31,9 @@ class Artifact:
     """
 
     name: str
-    object_file: bytes
-    symbol: str
-    fixed_bytes: int
-    shared: tuple[tuple[int, int], ...]
+    code: regions.Code
     sites: tuple[Site, ...]
-    exceptions: tuple[tuple[type[Exception], tuple[Any, ...]], ...]
-    cooperative: bool
+    exceptions: tuple[tuple[type[BaseException], tuple[Any, ...]], ...]
     is_straight: bool
     atomics: bool
     has_fences: bool
@@ -51,7 +44,7 @@ class Artifact:
         """Whether blocks may write to the same elements."""
         return self.atomics
 
-    def raised(self, number: int) -> Exception:
+    def raised(self, number: int) -> BaseException:
         """What the kernel has raised, by its number in a record."""
         kind, arguments = self.exceptions[number]
         return kind(*arguments)
@@ -61,20 +54,21 @@ def make(
     function: FunctionType, argument_types: tuple[Any, ...], options: target.Options
 ) -> Artifact:
     """Compile a kernel. Raises Numba's errors."""
-    module = target.lower(function, argument_types, options=options)
+    module = target.lower(function, argument_types, options)
     text = accesses.with_definitions(module.text) if options.checked else module.text
-    is_careful = options.checked or options.debug
-    code = regions.build(text, module.name, apart=is_careful, ordered=options.checked)
+    code = regions.build(
+        text,
+        module.name,
+        apart=options.checked or options.debug,
+        ordered=options.checked,
+        returned_are_missing=True,
+    )
     return Artifact(
         name=function.__name__,
-        object_file=code.object_code,
-        symbol=code.symbol,
-        fixed_bytes=code.fixed_bytes,
-        shared=tuple(code.shared),
+        code=code,
         sites=tuple(module.sites),
         exceptions=tuple(module.exceptions),
-        cooperative=code.cooperative,
-        is_straight=module.is_straight and not code.has_barriers,
+        is_straight=module.is_straight,
         atomics=module.has_atomics,
         has_fences=module.has_fences,
         source=module.text,
@@ -86,7 +80,7 @@ class LoadedCode:
     """An artifact in memory.
 
     Attributes:
-        run, fixed_bytes: see `block_kernel.Code`.
+        run, dynamic_offset: see `block_kernel.Code`.
     """
 
     def __init__(
@@ -99,11 +93,15 @@ class LoadedCode:
         printing.ready()
         self.artifact = artifact
         self.call = call_of(argument_types, kept)
-        self._code = MachineCode(artifact.object_file, artifact.symbol)
         self.run: Callable[..., None] = self.call.run
-        self.fixed_bytes = artifact.fixed_bytes
+        self._address = artifact.code.load()
+        self.dynamic_offset = artifact.code.dynamic_offset
+
+    def memory_bytes(self, threads: int, shared_bytes: int) -> int:
+        """Memory of a block of so many threads, with so much dynamic shared memory."""
+        return self.artifact.code.memory_bytes(threads, shared_bytes)
 
     def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], Any]:
         """What `run` takes before memory and arguments, for some blocks; and what to keep."""
-        launch = launch_of(self._code.address, block, grid)
+        launch = launch_of(self._address, block, grid)
         return (ctypes.addressof(launch), first, end), launch

@@ -58,8 +58,8 @@ class Lowered(BlockKernel):
         if not self.from_disk and not (instrumented and self._can_be_checked()):
             self._make()  # at once; a kernel that is only run with checks may never need it
         made = (self._plain or self._checked or self._make()).artifact
-        self.shared = made.shared
-        self.cooperative = made.cooperative
+        self.shared = made.code.shared
+        self.cooperative = made.code.cooperative
         self._is_straight = made.is_straight
         self._costs = Costs(made.atomics)
         self.check_shared_bytes()
@@ -148,18 +148,18 @@ class Lowered(BlockKernel):
         """
         code = self._with_checks()
         artifact = code.artifact
-        nbytes = code.fixed_bytes + shared_bytes
+        nbytes = code.memory_bytes(block[0] * block[1] * block[2], shared_bytes)
         blocks = grid[0] * grid[1] * grid[2]
-        if artifact.cooperative:
+        if artifact.code.cooperative:
             checks = replace(checks, watches=False)
             memory = memory_of_blocks(self.name, nbytes, blocks)
         else:
             memory = BlockMemory(nbytes)
         memory.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
+        shared = [*artifact.code.shared, (code.dynamic_offset, shared_bytes)]
         shadow = ShadowMemory(
-            checks, grid, block, nbytes, code.fixed_bytes, artifact.shared, args, argument_access,
-            artifact.has_fences,
-        )  # fmt: skip
+            checks, grid, block, nbytes, nbytes, shared, args, argument_access, artifact.has_fences
+        )
         memory.put(words.STATE, shadow.address)
         numbers, _keep = code.blocks(0, blocks, block, grid)
         try:
