@@ -14,7 +14,6 @@ from numbasync.backend.cpu import target
 from numbasync.backend.cpu.compiler.block_kernel import BlockKernel
 from numbasync.backend.cpu.compiler.block_memory import BlockMemory, memory_of_blocks
 from numbasync.backend.cpu.compiler.block_scheduling import Costs
-from numbasync.backend.cpu.compiler.generate import type_of
 from numbasync.backend.cpu.compiler.kernel_errors import error_of
 from numbasync.backend.cpu.compiler.numba_cuda import type_on_gpu
 from numbasync.backend.cpu.compiler.program import RECORD_BYTES
@@ -39,7 +38,6 @@ class Lowered(BlockKernel):
         instrumented: bool = False,
     ) -> None:
         super().__init__(dispatcher.py_func, max_threads)
-        self._passed_types = tuple(type_of(k) for k in keys)
         self._argument_types = tuple(type_on_gpu(k) for k in keys)
         refuse_in_tuples(self._argument_types)
         target_options = dispatcher.targetoptions
@@ -74,7 +72,7 @@ class Lowered(BlockKernel):
             kept = self._store.load_parts(self._key)
             if kept is not None:
                 artifact, call = kept
-                self._plain = LoadedCode(artifact, self._passed_types, call)
+                self._plain = LoadedCode(artifact, self._argument_types, call)
         return self._plain is not None
 
     def _made(self, block: Dim3) -> LoadedCode | None:
@@ -88,9 +86,9 @@ class Lowered(BlockKernel):
         with self._making:
             if self._plain is None:
                 artifact = make(self.function, self._argument_types, self._options)
-                loaded = LoadedCode(artifact, self._passed_types)
+                loaded = LoadedCode(artifact, self._argument_types)
                 if self._store is not None and self._key is not None and not artifact.keep:
-                    self._store.save_parts(self._key, artifact, loaded.call.serialized())
+                    self._store.save_parts(self._key, artifact, loaded.call.object_code)
                 self._plain = loaded
             return self._plain
 
@@ -129,7 +127,7 @@ class Lowered(BlockKernel):
                     raise UnsupportedKernelError(
                         f"kernel {self.name} cannot be checked: {why}"
                     ) from None
-                self._checked = LoadedCode(artifact, self._passed_types)
+                self._checked = LoadedCode(artifact, self._argument_types)
             return self._checked
 
     def run_checked(
