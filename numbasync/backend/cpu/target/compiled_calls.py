@@ -6,8 +6,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import sigutils
+from numba.core.compiler import Flags
 from numba.core.registry import cpu_target
 from numba.core.target_extension import target_override
+from numba.core.targetconfig import ConfigStack
 
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.module import BYTES, I32
@@ -21,7 +23,8 @@ def call_compiled(
     Args:
         dispatcher: what `njit` made of it.
     """
-    with target_override("cpu"):
+    # The flags of the kernel would be inherited.
+    with target_override("cpu"), ConfigStack().enter(Flags()):
         dispatcher.compile(sigutils.normalize_signature(argument_types)[0])
         result = dispatcher.overloads[argument_types]
     session, descriptor = builder.session, result.fndesc

@@ -93,6 +93,8 @@ class CallConv(callconv.CUDACallConv):  # type: ignore[misc, unused-ignore]
 class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-ignore]
     """The context of one session; what is registered is that of `numba.cuda`, and `OWN`."""
 
+    strict_alignment = False  # a processor reads fields of records at any address
+
     def __init__(self, session: Session) -> None:
         self.session = session
         super().__init__(cuda_target.typing_context)
@@ -127,6 +129,13 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
             except NumbaNotImplementedError:
                 pass
         return super().get_function(fn, sig, _firstcall)
+
+    def cast(self, builder: Any, val: Any, fromty: Any, toty: Any) -> Any:
+        from numbasync.backend.cpu.target import small_float_calls
+
+        if fromty != toty and small_float_calls.is_cast(fromty, toty):
+            return small_float_calls.cast(builder, val, fromty, toty)
+        return super().cast(builder, val, fromty, toty)
 
     def insert_const_string(self, mod: Any, string: str) -> Any:
         text = cgutils.make_bytearray(string.encode("utf-8") + b"\x00")

@@ -20,6 +20,7 @@ from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     elements,
     libdevice_calls,
     positions,
+    small_float_calls,
 )
 from numbasync.backend.cpu.target.context import TargetContext, target_data
 from numbasync.backend.cpu.target.functions import compile_function, dispatchers_of, flags_of
@@ -55,6 +56,7 @@ def lower(
         with _compiler_of(session) as context:
             flags = flags_of({"fastmath": options.fastmath}, options.debug)
             result = compile_function(context, function, tuple(argument_types), types.void, flags)
+            _refuse_unknown(session)
             arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
     except Exception as error:
         if session.refused:
@@ -85,6 +87,16 @@ def _compiler_of(session: Session) -> Iterator[TargetContext]:
         context = TargetContext(session)
         with dispatchers_of(context):
             yield context
+
+
+def _refuse_unknown(session: Session) -> None:
+    """Refuse a kernel that calls a function which is nowhere."""
+    for function in session.module.functions:
+        name = function.name
+        is_known = function.blocks or name in session.linked or name in session.replaced
+        if not is_known and not name.startswith(("na.", "llvm.")):
+            if not binding.address_of_symbol(name):
+                raise session.refuse(f"the function {name}")
 
 
 def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
