@@ -54,7 +54,6 @@ class Code(Protocol):
         ...
 
 
-
 class BlockKernel(ProcessorCode, ABC):
     """A kernel, ready to be run on the CPU device by any thread.
 

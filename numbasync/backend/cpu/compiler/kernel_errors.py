@@ -39,13 +39,16 @@ class Reported(Protocol):
 
 
 def error_of(
-    program: Reported, record: Sequence[int], error: Exception, shadow: ShadowMemory | None = None
+    program: Reported,
+    record: Sequence[int],
+    error: BaseException,
+    shadow: ShadowMemory | None = None,
 ) -> Exception:
     """The error to raise.
 
     Args:
         record: see `entry_points.FIELDS`.
-        error: the exception that Numba raised.
+        error: the exception that Numba, or the kernel, raised.
         shadow: the shadow memory of a checked launch.
     """
     outcome, number, axis, index, extent, *place = record

@@ -6,6 +6,7 @@ It can be kept on disk. Loaded, it is code that runs blocks.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
@@ -16,6 +17,8 @@ from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.lowered import accesses, printing
 from numbasync.backend.cpu.lowered.calls import call_of, launch_of
 from numbasync.backend.protocols import Dim3
+
+_OF_MORE_AXES = re.compile(r'call [^\n]*@"?na\.[tw][yz]"?\(')
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,13 @@ class Artifact:
 
 
 def make(
-    function: FunctionType, argument_types: tuple[Any, ...], options: target.Options
+    function: FunctionType, argument_types: tuple[Any, ...], options: target.Options, row: bool
 ) -> Artifact:
-    """Compile a kernel. Raises Numba's errors."""
+    """Compile a kernel. Raises Numba's errors.
+
+    Args:
+        row: for blocks of one row of threads alone, if the kernel does not ask for more.
+    """
     module = target.lower(function, argument_types, options)
     text = accesses.with_definitions(module.text) if options.checked else module.text
     code = regions.build(
@@ -62,6 +69,7 @@ def make(
         apart=options.checked or options.debug,
         ordered=options.checked,
         returned_are_missing=True,
+        row=row and not _OF_MORE_AXES.search(text),
     )
     return Artifact(
         name=function.__name__,
@@ -100,6 +108,10 @@ class LoadedCode:
     def memory_bytes(self, threads: int, shared_bytes: int) -> int:
         """Memory of a block of so many threads, with so much dynamic shared memory."""
         return self.artifact.code.memory_bytes(threads, shared_bytes)
+
+    def suits(self, block: Dim3) -> bool:
+        """Whether it runs blocks of this shape."""
+        return self.artifact.code.suits(block)
 
     def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], Any]:
         """What `run` takes before memory and arguments, for some blocks; and what to keep."""

@@ -79,10 +79,11 @@ class Call:
         engine: Any = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
         engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
         engine.finalize_object()
+        address = engine.get_function_address("call")
+        environment = _dynfunc.Environment({})
         self.run: Callable[..., None] = _dynfunc.make_function(
-            sys.modules[__name__], "call", "", engine.get_function_address("call"), _dynfunc.Environment({}),
-            (engine,),
-        )  # fmt: skip
+            sys.modules[__name__], "call", "", address, environment, (engine,)
+        )
 
 
 _known: dict[tuple[Any, ...], Call] = {}
@@ -132,10 +133,8 @@ class _Writer:
             head.append(f"store [{_BUFFER_BYTES} x i8] zeroinitializer, ptr %buffer.{i}")
         unpacking, self._lines = self._lines, []
         self._call(numbers)
-        return "\n".join(
-            [_DECLARED, "define ptr @call(ptr %self, ptr %args, ptr %names) {", *head, *unpacking]
-            + [*self._lines, "}"]
-        )
+        define = "define ptr @call(ptr %self, ptr %args, ptr %names) {"
+        return "\n".join([_DECLARED, define, *head, *unpacking, *self._lines, "}"])
 
     # --- arguments ---
 
@@ -169,7 +168,9 @@ class _Writer:
         if isinstance(kind, types.Integer):
             return self._integer(item, kind.signed)
         if isinstance(kind, types.Boolean):
-            return self._set(f"zext i32 {self._set(f'call i32 @PyObject_IsTrue(ptr {item})')} to i64")
+            return self._set(
+                f"zext i32 {self._set(f'call i32 @PyObject_IsTrue(ptr {item})')} to i64"
+            )
         if isinstance(kind, types.NPDatetime):
             return self._set(f"call i64 @numba_extract_np_datetime(ptr {item})")
         if isinstance(kind, types.NPTimedelta):

@@ -26,6 +26,8 @@ from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import UnsupportedKernelError
 
+_ROW = (1, 1, 1)  # a block of one row
+
 
 class Lowered(BlockKernel):
     """A kernel, typed and lowered by Numba for the processor."""
@@ -46,16 +48,17 @@ class Lowered(BlockKernel):
             debug=bool(target_options.get("debug")),
         )
         self._making = threading.Lock()
-        self._plain: LoadedCode | None = None
+        self._plain: list[LoadedCode] = []  # without checks: for one row of threads, and for others
         self._checked: LoadedCode | None = None
         self._store = store_of(dispatcher)
         self._key = None
         if self._store is not None:
             self._key = key_of(self.function, self._argument_types, [self._options])
-        self.from_disk = self._load()
-        if not self.from_disk and not (instrumented and self._can_be_checked()):
-            self._make()  # at once; a kernel that is only run with checks may never need it
-        made = (self._plain or self._checked or self._make()).artifact
+        self.from_disk = self._load(_ROW)
+        # At once, but for a kernel that is only run with checks, and may never need it.
+        if not (self.from_disk or (instrumented and self._can_be_checked())):
+            self._make(_ROW)
+        made = (self._plain[0] if self._plain else self._with_checks()).artifact
         self.shared = made.code.shared
         self.cooperative = made.code.cooperative
         self._is_straight = made.is_straight
@@ -64,36 +67,47 @@ class Lowered(BlockKernel):
 
     @property
     def source(self) -> str:
-        return self._code((1, 1, 1)).artifact.source
+        return self._code(_ROW).artifact.source
 
-    def _load(self) -> bool:
-        """Whether there is code on disk."""
-        if self._store is not None and self._key is not None:
-            kept = self._store.load_parts(self._key)
+    def _load(self, block: Dim3) -> bool:
+        """Whether there is code on disk for such blocks."""
+        for is_row in (True, False):
+            if self._store is None or self._key is None or not self._suits(is_row, block):
+                continue
+            kept = self._store.load_parts((self._key, is_row))
             if kept is not None:
-                artifact, call = kept
-                self._plain = LoadedCode(artifact, self._argument_types, call)
-        return self._plain is not None
+                self._plain.append(LoadedCode(kept[0], self._argument_types, kept[1]))
+                return True
+        return False
+
+    @staticmethod
+    def _suits(is_row: bool, block: Dim3) -> bool:
+        return not is_row or (block[1] == 1 and block[2] == 1)
 
     def _made(self, block: Dim3) -> LoadedCode | None:
-        return self._plain
+        return next((code for code in self._plain if code.suits(block)), None)
 
     def _code(self, block: Dim3) -> LoadedCode:
-        return self._plain or self._make()
+        return self._made(block) or self._make(block)
 
-    def _make(self) -> LoadedCode:
+    def _make(self, block: Dim3) -> LoadedCode:
         """The code without checks; compiled now if it was not needed before."""
         with self._making:
-            if self._plain is None:
-                artifact = make(self.function, self._argument_types, self._options)
-                loaded = LoadedCode(artifact, self._argument_types)
+            code = self._made(block)
+            if code is None and self._plain and self._load(block):
+                code = self._plain[-1]
+            if code is None:
+                row = block[1] == 1 and block[2] == 1
+                artifact = make(self.function, self._argument_types, self._options, row)
+                code = LoadedCode(artifact, self._argument_types)
                 if self._store is not None and self._key is not None and not artifact.keep:
-                    self._store.save_parts(self._key, artifact, loaded.call.object_code)
-                self._plain = loaded
-            return self._plain
+                    key = self._key, artifact.code.is_row
+                    self._store.save_parts(key, artifact, code.call.object_code)
+                self._plain.append(code)
+            return code
 
     def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
-        self._fail(self._code((1, 1, 1)).artifact, memory, error)
+        self._fail(self._plain[0].artifact, memory, error)
 
     @staticmethod
     def _fail(
@@ -122,7 +136,7 @@ class Lowered(BlockKernel):
             if self._checked is None:
                 options = replace(self._options, checked=True)
                 try:
-                    artifact = make(self.function, self._argument_types, options)
+                    artifact = make(self.function, self._argument_types, options, row=False)
                 except NumbaError as why:
                     raise UnsupportedKernelError(
                         f"kernel {self.name} cannot be checked: {why}"
