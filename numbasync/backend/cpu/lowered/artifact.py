@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from llvmlite import binding
+
 from numbasync.backend.cpu import regions, target
 from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.lowered import accesses, printing
@@ -64,7 +66,7 @@ def make(
     module = target.lower(function, argument_types, options)
     text = accesses.with_definitions(module.text) if options.checked else module.text
     code = regions.build(
-        text,
+        str(binding.parse_assembly(text)),  # as LLVM writes it
         module.name,
         apart=options.checked or options.debug,
         ordered=options.checked,
