@@ -1,0 +1,244 @@
+"""Operations in which threads of a block or of a warp exchange values.
+
+Each thread stores its value in its place in the block's memory, meets the others, reads theirs, and
+meets them again. In `na.present` a thread that comes stores 1, or 2 for a true predicate, and takes
+it back behind the second meeting: who has not come has 0 there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import cuda
+from numba.cuda import cgutils
+
+from numbasync.backend.cpu.target.builder import ASSEMBLY, Builder, instead_of
+from numbasync.backend.cpu.target.context import OWN
+from numbasync.backend.cpu.target.module import I1, I8, I32, I64, types
+from numbasync.backend.cpu.target.positions import lane
+
+_MOST = 1024
+_UP, _DOWN, _XOR = 1, 2, 3
+_SHUFFLES = ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")
+_VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync")
+_EVERYONE = I32(0xFFFFFFFF)
+
+
+def _places(builder: Builder, name: str, of: Any) -> Any:
+    """The memory of the block with a place for each thread."""
+    module = builder.session.module
+    memory = module.globals.get(name)
+    if memory is None:
+        memory = ir.GlobalVariable(module, ir.ArrayType(of, _MOST), name)
+        memory.linkage, memory.align = "external", 32
+    return memory
+
+
+def _warp_of(builder: Builder, memory: Any, of: Any) -> Any:
+    """The values of the threads of the warp, as a vector."""
+    first = builder.and_(builder.thread(), I64(~31))
+    place = builder.gep(memory, [I64(0), first], inbounds=True)
+    vector = ir.VectorType(of, 32)
+    return builder.load(builder.bitcast(place, vector.as_pointer()), align=max(1, _size(of)))
+
+
+def _size(of: Any) -> int:
+    return int(of.width if isinstance(of, ir.IntType) else 64 if isinstance(of, ir.DoubleType) else 32) // 8
+
+
+def _exchange(builder: Builder, value: Any) -> Any:
+    """The memory in which the thread's value is now, beside the others'."""
+    memory = _places(builder, f"na.exchange.{value.type}", value.type)
+    builder.store(value, builder.gep(memory, [I64(0), builder.thread()], inbounds=True))
+    return memory
+
+
+def _come(builder: Builder, state: Any) -> tuple[Any, Any]:
+    memory = _places(builder, "na.present", I8)
+    place = builder.gep(memory, [I64(0), builder.thread()], inbounds=True)
+    builder.store(state, place)
+    return memory, place
+
+
+def _state(builder: Builder, truth: Any) -> Any:
+    return builder.select(truth, I8(2), I8(1))
+
+
+def _bits(builder: Builder, lanes: Any) -> Any:
+    return builder.bitcast(lanes, I32)
+
+
+def _splat(builder: Builder, value: Any) -> Any:
+    vector = ir.VectorType(value.type, 32)
+    if isinstance(value, ir.Constant):
+        return ir.Constant(vector, [value] * 32)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, I32(0))
+    order = ir.Constant(ir.VectorType(I32, 32), [I32(0)] * 32)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), order)
+
+
+def _lanes(builder: Builder, memory: Any, comparison: str, with_: Any) -> Any:
+    """A bit for each lane of the warp whose state compares so."""
+    states = _warp_of(builder, memory, I8)
+    return _bits(builder, builder.icmp_unsigned(comparison, states, _splat(builder, with_)))
+
+
+def _pair(builder: Builder, a: Any, b: Any) -> Any:
+    return cgutils.pack_struct(builder, [a, b])
+
+
+# --- a block ---
+
+
+@instead_of("llvm.nvvm.barrier0")
+def _syncthreads(builder: Builder, function: Any, args: list[Any]) -> Any:
+    builder.meet("syncthreads")
+
+
+@instead_of("llvm.nvvm.barrier0.popc", "llvm.nvvm.barrier0.and", "llvm.nvvm.barrier0.or")
+def _count(builder: Builder, function: Any, args: list[Any]) -> Any:
+    kind = function.name.rpartition(".")[2].replace("popc", "count")
+    what = f"syncthreads_{kind}"
+    memory, own = _come(builder, _state(builder, builder.icmp_signed("!=", args[0], I32(0))))
+    builder.meet(what)
+    total = cgutils.alloca_once_value(builder, I32(0))
+    state = I8(1 if kind == "and" else 2)  # of those that are counted
+    extents = [builder.zext(builder.coordinate(f"w{axis}"), I64) for axis in "xyz"]
+    threads = builder.mul(builder.mul(extents[0], extents[1]), extents[2])
+    warps = builder.udiv(builder.add(threads, I64(31)), I64(32))
+    with cgutils.for_range(builder, warps) as loop:
+        place = builder.gep(memory, [I64(0), builder.mul(loop.index, I64(32))], inbounds=True)
+        vector = ir.VectorType(I8, 32)
+        states = builder.load(builder.bitcast(place, vector.as_pointer()), align=1)
+        found = _bits(builder, builder.icmp_unsigned("==", states, _splat(builder, state)))
+        builder.store(builder.add(builder.load(total), builder.ctpop(found)), total)
+    count = builder.load(total)
+    builder.meet(what)
+    builder.store(I8(0), own)
+    if kind == "count":
+        return count
+    sign = "==" if kind == "and" else "!="
+    return builder.zext(builder.icmp_signed(sign, count, I32(0)), I32)
+
+
+# --- a warp ---
+
+
+@instead_of("llvm.nvvm.bar.warp.sync")
+def _syncwarp(builder: Builder, function: Any, args: list[Any]) -> Any:
+    builder.meet_warp("syncwarp", args[0])
+
+
+def shuffled(builder: Builder, mode: int, mask: Any, value: Any, b: Any, c: Any) -> tuple[Any, Any]:
+    """The value of another lane, and whether there is such a lane; else the thread's own value.
+
+    Args:
+        mode, b, c: as PTX's `shfl.sync` has them.
+    """
+    what = _SHUFFLES[mode]
+    own = lane(builder)
+    segment = builder.and_(builder.lshr(c, I32(8)), I32(31))
+    others = builder.xor(segment, I32(31))
+    b, clamp = builder.and_(b, I32(31)), builder.and_(c, I32(31))
+    last = builder.or_(builder.and_(own, segment), builder.and_(clamp, others))
+    if mode == _UP:
+        source = builder.sub(own, b)
+        is_there = builder.icmp_signed(">=", source, last)
+    else:
+        if mode == _DOWN:
+            source = builder.add(own, b)
+        elif mode == _XOR:
+            source = builder.xor(own, b)
+        else:
+            source = builder.or_(builder.and_(own, segment), builder.and_(b, others))
+        is_there = builder.icmp_signed("<=", source, last)
+    thread = builder.thread()
+    away = builder.sext(builder.sub(source, own), I64)
+    place = builder.select(is_there, builder.add(thread, away), thread)
+    extents = [builder.zext(builder.coordinate(f"w{axis}"), I64) for axis in "xyz"]
+    threads = builder.mul(builder.mul(extents[0], extents[1]), extents[2])
+    place = builder.select(builder.icmp_signed("<", place, threads), place, thread)
+    memory = _exchange(builder, value)
+    builder.meet_warp(what, mask)
+    result = builder.load(builder.gep(memory, [I64(0), place], inbounds=True))
+    builder.meet_warp(what, mask)
+    return result, is_there
+
+
+@instead_of("llvm.nvvm.shfl.sync.i32")
+def _shuffle(builder: Builder, function: Any, args: list[Any]) -> Any:
+    mask, mode, value, b, c = args
+    return _pair(builder, *shuffled(builder, int(mode.constant), mask, value, b, c))
+
+
+def _word(builder: Builder, value: Any) -> Any:
+    return builder.trunc(value, I32) if value.type.width > 32 else value
+
+
+def _shuffle_of(mode: int, clamp: int) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: list[Any]) -> Any:
+        mask, value, b = args
+        return shuffled(
+            builder, mode, _word(builder, mask), value, _word(builder, b), I32(clamp)
+        )[0]
+
+    return emit
+
+
+for _mode, _name in enumerate(_SHUFFLES):
+    # numba-cuda's own moves 64 bits in two halves.
+    OWN.lower(getattr(cuda, _name), types.Any, types.Any, types.Any)(
+        _shuffle_of(_mode, 0 if _mode == _UP else 31)
+    )
+
+
+@instead_of("llvm.nvvm.vote.sync")
+def _vote(builder: Builder, function: Any, args: list[Any]) -> Any:
+    mask, mode, predicate = args
+    what = _VOTES[int(mode.constant)]
+    memory, own = _come(builder, _state(builder, predicate))
+    builder.meet_warp(what, mask)
+    true = builder.and_(_lanes(builder, memory, "==", I8(2)), mask)
+    false = builder.and_(_lanes(builder, memory, "==", I8(1)), mask)
+    builder.meet_warp(what, mask)
+    builder.store(I8(0), own)
+    any_, all_ = builder.icmp_signed("!=", true, I32(0)), builder.icmp_signed("==", false, I32(0))
+    none = builder.icmp_signed("==", true, I32(0))
+    vote = {"all_sync": all_, "any_sync": any_, "eq_sync": builder.or_(all_, none)}.get(what)
+    return _pair(builder, true, I1(0) if vote is None else vote)
+
+
+def _matching(builder: Builder, what: str, mask: Any, value: Any) -> tuple[Any, Any]:
+    """The lanes of the mask that have come, and those of them with the thread's value."""
+    memory, own = _come(builder, I8(1))
+    values = _exchange(builder, value)
+    builder.meet_warp(what, mask)
+    came = builder.and_(_lanes(builder, memory, "!=", I8(0)), mask)
+    of_warp = _warp_of(builder, values, value.type)
+    equal = _bits(builder, builder.icmp_unsigned("==", of_warp, _splat(builder, value)))
+    builder.meet_warp(what, mask)
+    builder.store(I8(0), own)
+    return came, builder.and_(equal, came)
+
+
+@instead_of("llvm.nvvm.match.any.sync.i32", "llvm.nvvm.match.any.sync.i64")
+def _match_any(builder: Builder, function: Any, args: list[Any]) -> Any:
+    return _matching(builder, "match_any_sync", *args)[1]
+
+
+@instead_of("llvm.nvvm.match.all.sync.i32", "llvm.nvvm.match.all.sync.i64")
+def _match_all(builder: Builder, function: Any, args: list[Any]) -> Any:
+    came, same = _matching(builder, "match_all_sync", *args)
+    is_all = builder.icmp_signed("==", came, same)
+    return _pair(builder, builder.select(is_all, came, I32(0)), is_all)
+
+
+@instead_of("activemask", table=ASSEMBLY)
+def _activemask(builder: Builder, function: Any, args: list[Any]) -> Any:
+    memory, own = _come(builder, I8(1))
+    builder.meet_warp("activemask", _EVERYONE)
+    came = _lanes(builder, memory, "!=", I8(0))
+    builder.meet_warp("activemask", _EVERYONE)
+    builder.store(I8(0), own)
+    return came

@@ -1,0 +1,127 @@
+"""Device functions, and functions that Numba's own code is made of, as a kernel calls them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from numba.cuda import compiler
+from numba.cuda.core import targetconfig
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.flags import CUDAFlags
+
+from numbasync.backend.cpu.target.context import Library, TargetContext
+from numbasync.backend.cpu.target.module import types
+from numbasync.backend.cpu.target.pipeline import Compiler
+
+_compiler: Any = compiler
+_dispatchers: Any = CUDADispatcher
+_CAPABILITY = (9, 0)  # some GPU's: with atomic operations of float64
+
+
+def flags_of(options: dict[str, Any], debug: bool) -> Any:
+    """Numba's flags for what `cuda.jit` was told."""
+    flags = CUDAFlags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model = "python" if debug or options.get("debug") else "numpy"
+    flags.inline = options.get("inline", "never")
+    if options.get("fastmath"):
+        flags.fastmath = True
+    flags.compute_capability = _CAPABILITY
+    return flags
+
+
+def compile_function(
+    context: TargetContext, function: Any, arguments: tuple[Any, ...], result: Any, flags: Any,
+    local_types: Any = None,
+) -> Any:  # fmt: skip
+    """The function in the module of the context's session; Numba's result.
+
+    Args:
+        result: Numba's type of what it returns; None: as Numba infers it.
+    """
+    library = Library(context.codegen(), function.__name__)
+    known = set(context.session.module.globals)
+    pipeline = Compiler(
+        context.typing_context, context, library, arguments, result, flags, local_types or {},
+        context.conventions, {},
+    )  # fmt: skip
+    try:
+        return pipeline.compile_extra(function)
+    except BaseException:
+        _remove(context.session.module, known)
+        raise
+
+
+def _remove(module: Any, known: set[str]) -> None:
+    """Take functions that are not complete out of a module."""
+    for name, value in list(module.globals.items()):
+        if name not in known and getattr(value, "blocks", None):
+            if all(block.is_terminated for block in value.blocks):
+                continue
+            value.blocks.clear()
+
+
+def compile_subroutine(
+    context: TargetContext, function: Any, signature: Any, local_types: Any, flags: Any
+) -> Any:
+    """A function of Numba's own lowering."""
+    if flags is None:
+        flags = targetconfig.ConfigStack().top().copy()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    return compile_function(
+        context, function, signature.args, signature.return_type, flags, local_types
+    )
+
+
+@contextlib.contextmanager
+def dispatchers_of(context: TargetContext) -> Iterator[None]:
+    """Let dispatchers of `cuda.jit` compile the functions that a kernel calls into its module, and
+    keep nothing. The caller holds the compiler's lock: nobody else compiles meanwhile.
+    """
+    session = context.session
+
+    def compiled(dispatcher: Any, arguments: tuple[Any, ...], result: Any = None) -> Any:
+        known = session.compiled.setdefault(dispatcher, {})
+        if arguments not in known:
+            with dispatcher._compiling_counter:
+                flags = flags_of(dispatcher.targetoptions, session.options.debug)
+                known[arguments] = compile_function(
+                    context, dispatcher.py_func, arguments, result, flags
+                )
+            session.add(known[arguments])
+        return known[arguments]
+
+    def get_call_template(self: Any, args: Any, kws: Any) -> Any:
+        signature, folded = self.fold_argument_types(args, kws)
+        if self._can_compile:
+            compiled(self, tuple(folded))
+        declared = [] if self._can_compile else self.nopython_signatures
+        known = session.compiled.get(self, {}).values()
+        name = self.py_func.__name__
+        template = _compiler.typing.make_concrete_template(
+            name, key=name, signatures=[*declared, *(f.signature for f in known)]
+        )
+        return template, signature, folded, {}
+
+    def get_overload(self: Any, signature: Any) -> Any:
+        arguments = tuple(getattr(signature, "args", signature))
+        result = None
+        if not self._can_compile:
+            (result,) = (
+                s.return_type for s in self.nopython_signatures if tuple(s.args) == arguments
+            )
+        return compiled(self, arguments, result).entry_point
+
+    held = _dispatchers.get_call_template, _dispatchers.get_overload
+    _dispatchers.get_call_template = get_call_template
+    _dispatchers.get_overload = get_overload
+    try:
+        yield
+    finally:
+        _dispatchers.get_call_template, _dispatchers.get_overload = held
+
+
+def is_void(numba_type: Any) -> bool:
+    return numba_type in (None, types.none, types.void)

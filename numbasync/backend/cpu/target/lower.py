@@ -1,0 +1,151 @@
+"""A kernel, typed and lowered."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core.target_extension import target_override
+from numba.cuda.core.compiler_lock import global_compiler_lock
+
+from numbasync.backend.bfloat16_type import register
+from numbasync.backend.cpu.compiler.program import Site
+from numbasync.backend.cpu.target import (  # noqa: F401 - they register
+    arrays,
+    atomic_operations,
+    collectives,
+    elements,
+    libdevice_calls,
+    positions,
+    small_float_calls,
+)
+from numbasync.backend.cpu.target.context import TargetContext, target_data
+from numbasync.backend.cpu.target.functions import compile_function, dispatchers_of, flags_of
+from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Options, types
+from numbasync.backend.cpu.target.session import RefusedError, Session
+from numbasync.errors import UnsupportedKernelError
+
+_SPACE = re.compile(r" addrspace\(\d+\)")
+_DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global) \[0 x .*$', re.M)
+_PURE = "memory(none) nounwind willreturn"
+
+
+def lower(
+    kernel: Any, argument_types: Sequence[Any], options: Options | None = None
+) -> Module:
+    """The code of a kernel for arguments of these types.
+
+    Args:
+        kernel: what `cuda.jit` made of a function, or the function.
+        argument_types: Numba's types of the arguments, as on a GPU.
+
+    Raises:
+        NumbaError, and other errors of numba-cuda's compiler: what it refuses.
+        UnsupportedKernelError: it uses something that only a GPU has.
+    """
+    function = getattr(kernel, "py_func", kernel)
+    options = options or Options()
+    session = Session(options)
+    code = function.__code__
+    session.kernel = Site(code.co_name, code.co_filename, code.co_firstlineno, "")
+    register()
+    try:
+        with _compiler_of(session) as context:
+            flags = flags_of({"fastmath": options.fastmath}, options.debug)
+            result = compile_function(context, function, tuple(argument_types), types.void, flags)
+            _refuse_unknown(session)
+            arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
+    except Exception as error:
+        if session.refused:
+            raise UnsupportedKernelError(
+                f"kernel {function.__name__}: {session.refused} is for a GPU only."
+            ) from (None if isinstance(error, RefusedError) else error)
+        raise
+    text = _finished(session)
+    return Module(
+        text=text,
+        name=KERNEL,
+        argument_types=tuple(argument_types),
+        arguments=arguments,
+        sites=session.sites,
+        exceptions=session.exceptions,
+        has_barriers="barrier" in session.uses,
+        is_cooperative="grid" in session.uses,
+        has_atomics="atomic" in session.uses,
+        has_fences="fence" in session.uses,
+        is_straight=_is_straight(session),
+        keep=session.keep,
+    )
+
+
+@contextlib.contextmanager
+def _compiler_of(session: Session) -> Iterator[TargetContext]:
+    with global_compiler_lock, target_override("cuda"):
+        context = TargetContext(session)
+        with dispatchers_of(context):
+            yield context
+
+
+def _refuse_unknown(session: Session) -> None:
+    """Refuse a kernel that calls a function which is nowhere."""
+    for function in session.module.functions:
+        name = function.name
+        is_known = function.blocks or name in session.linked or name in session.replaced
+        if not is_known and not name.startswith(("na.", "llvm.")):
+            if not binding.address_of_symbol(name):
+                raise session.refuse(f"the function {name}")
+
+
+def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
+    """The kernel's function, which calls that of this name; types of its arguments."""
+    module = session.module
+    inner = module.globals[name]
+    parameters = inner.ftype.args
+    outer = ir.Function(module, ir.FunctionType(I32, [BYTES, BYTES, *parameters[1:]]), KERNEL)
+    for new, old in zip(outer.args[2:], inner.args[1:], strict=True):
+        new.name = old.name
+    builder = ir.IRBuilder(outer.append_basic_block())
+    place = builder.alloca(parameters[0].pointee)
+    builder.ret(builder.call(inner, [place, *outer.args[2:]]))
+    for function in module.functions:
+        if function.blocks and function is not outer:
+            function.linkage = "internal"
+            function.attributes.discard("noinline")
+            function.attributes.add("alwaysinline")
+    return tuple("ptr" if isinstance(t, ir.PointerType) else str(t) for t in parameters[1:])
+
+
+def _finished(session: Session) -> str:
+    """The module's text, in one address space."""
+    for name in session.replaced:
+        session.module.globals.pop(name, None)
+    text = _SPACE.sub("", str(session.module)).replace("addrspacecast", "bitcast")
+    for name in _DYNAMIC.findall(text):
+        text = text.replace(name, "@na.dynamic")
+    text = re.sub(r"^@na\.dynamic = .*\n", "", text, flags=re.M)
+    text = re.sub(r'^(declare .*@"na\.[^\n]*) (?:readnone nounwind|nounwind readnone)$', rf"\1 {_PURE}", text, flags=re.M)
+    if "@na.dynamic" in text:
+        text += "\n@na.dynamic = external global [0 x i8], align 1024\n"
+    text = text.replace('target datalayout = ""', f'target datalayout = "{target_data()}"')
+    if not session.linked:
+        return text
+    whole = binding.parse_assembly(text)
+    for other in session.linked.values():
+        whole.link_in(binding.parse_assembly(other))
+    return str(whole)
+
+
+def _is_straight(session: Session) -> bool:
+    if "barrier" in session.uses or "grid" in session.uses:
+        return False
+    for function in session.module.functions:
+        seen: set[int] = set()
+        for block in function.blocks:
+            seen.add(id(block))
+            operands = block.terminator.operands if block.terminator is not None else ()
+            if any(id(o) in seen for o in operands if isinstance(o, ir.Block)):
+                return False
+    return True
