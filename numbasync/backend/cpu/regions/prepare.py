@@ -56,7 +56,7 @@ class Prepared:
 
 def prepare(text: str, name: str) -> Prepared:
     """Inline, simplify and cut the kernel `name`."""
-    hidden, places = _hide_places(text, name)
+    hidden, places = _hide_places(str(llvm.parse_assembly(text)), name)
     module = llvm.parse_assembly(hidden)
     run_passes(module, _LIGHT)
     parsed = parse_module(str(module), name)
