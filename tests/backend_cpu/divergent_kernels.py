@@ -124,7 +124,9 @@ class Writer:
         name, other = self._one(*_OWN), self._one(*_OWN)
         self._line(f"s[t] = {name}")
         self._line("cuda.syncthreads()")
-        self._line(f"{other} = s[(t * {self._one('1', '3', '5')} + {self._one('1', 'u', 'v')}) % size]")
+        self._line(
+            f"{other} = s[(t * {self._one('1', '3', '5')} + {self._one('1', 'u', 'v')}) % size]"
+        )
         self._line("cuda.syncthreads()")
         if self._random.random() < 0.3:
             counted = self._one("count", "and", "or")
@@ -138,7 +140,9 @@ class Writer:
             case 1 if not self._has_returned:
                 self._line(f"{other} = cuda.shfl_xor_sync(-1, {name}, {self._one('1', '2', '3')})")
             case 2:
-                self._line(f"w = (w + cuda.popc(cuda.ballot_sync(-1, bool({self._condition()})))) % 1021")
+                self._line(
+                    f"w = (w + cuda.popc(cuda.ballot_sync(-1, bool({self._condition()})))) % 1021"
+                )
             case _:
                 self._line(f"s[t] = {name}")
                 self._line("cuda.syncwarp()")

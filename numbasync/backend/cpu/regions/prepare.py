@@ -81,7 +81,11 @@ def _hide_places(text: str, name: str) -> tuple[str, dict[str, Place]]:
         elif line.startswith("define"):
             head, used = len(lines), set()
             if not re.match(rf'define .*@"?{re.escape(name)}"?\(', line):
-                line = re.sub(r"^define (?:(?:linkonce_odr|weak_odr|internal|private) )?", "define internal ", line)
+                line = re.sub(
+                    r"^define (?:(?:linkonce_odr|weak_odr|internal|private) )?",
+                    "define internal ",
+                    line,
+                )
         elif line == "}" and used:
             first = head + 1
             if re.match(r'("[^"]*"|[-\w$.]+):', lines[first]):
