@@ -115,22 +115,7 @@ class BlocksCode:
 
     def write(self) -> list[str]:
         """All states, from the label `states` on."""
-        lines = self.out.lines
-        lines.append("states:")
-        if self.cooperative:
-            cases = [f"i32 0, label {self._begin(0)}"]
-            for b in self._kernel.barriers:
-                if b.level is Level.GRID:
-                    for masked in (False, True):
-                        state = b.number + (MASKED_STATE if masked else 0)
-                        self._want("resumed", b.number, masked)
-                        cases.append(f"i32 {state}, label %h{b.number}{'m' if masked else ''}.start")
-            lines += [
-                "  %na.state.now = load i32, ptr %na.state",
-                f"  switch i32 %na.state.now, label %diverged [ {' '.join(cases)} ]",
-            ]
-        else:
-            lines.append(f"  br label {self._begin(0)}")
+        first = self._begin(0)
         write = {
             "block": lambda n, m: self._write_region(Level.BLOCK, n, m),
             "warp": lambda n, m: self._write_region(Level.WARP, n, m),
@@ -145,6 +130,19 @@ class BlocksCode:
             write[kind](number, masked)
         if self._phases:
             self._write_next_warp()
+        lines = self.out.lines
+        lines.append("states:")
+        if not self.cooperative:
+            lines.append(f"  br label {first}")
+            return lines
+        labels = {0: first}
+        for kind, number, masked in sorted(self._written):
+            if kind == "resumed":
+                labels[number + MASKED_STATE * masked] = f"%h{number}{'m' if masked else ''}.start"
+        lines += [
+            "  %na.state.now = load i32, ptr %na.state",
+            f"  switch i32 %na.state.now, label %impossible [ {_cases(labels)} ]",
+        ]
         return lines
 
     def _write_region(self, level: Level, number: int, masked: bool) -> None:
@@ -371,6 +369,7 @@ class BlocksCode:
         """A block waits for the others: it leaves, and comes back."""
         lines = self.out.lines
         tag = f"g{number}{'m' if masked else ''}"
+        self._want("resumed", number, masked)
         lines.append(f"{tag}.start:")
         for kind, v in self._uniform_at(number):
             lines += [
@@ -390,7 +389,10 @@ class BlocksCode:
         for kind, v in self._uniform_at(number):
             name = f"%{tag}.u.{v}"
             if kind == "i1":
-                lines += [f"  {name}.w = load i8, ptr %na.save.{v}", f"  {name} = trunc i8 {name}.w to i1"]
+                lines += [
+                    f"  {name}.w = load i8, ptr %na.save.{v}",
+                    f"  {name} = trunc i8 {name}.w to i1",
+                ]
             else:
                 lines.append(f"  {name} = load {kind}, ptr %na.save.{v}")
             lines.append(f"  store {kind} {name}, ptr %na.u.{v}")
@@ -402,7 +404,9 @@ class BlocksCode:
         """What a block does first."""
         lines = []
         if "present" in self._kernel.memory:
-            lines.append(f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {PRESENT_BYTES}, i1 0)")
+            lines.append(
+                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {PRESENT_BYTES}, i1 0)"
+            )
         if self._kernel.asks_who_is_alive:
             lines.append("  call void @na.fill(ptr %na.alive, i64 0, i64 %na.threads, i32 1)")
         if self._settings.ordered:
@@ -434,7 +438,9 @@ class BlocksCode:
                     lines += [
                         f"  {v}.p = getelementptr inbounds {kind}, ptr %na.note_{name}, i64 %failed.first",
                         f"  {v}.v = load {kind}, ptr {v}.p",
-                        f"  {v} = sext i32 {v}.v to i64" if kind == "i32" else f"  {v} = add i64 {v}.v, 0",
+                        f"  {v} = sext i32 {v}.v to i64"
+                        if kind == "i32"
+                        else f"  {v} = add i64 {v}.v, 0",
                     ]
                     values.append(f"i64 {v}")
                 lines.append(
@@ -465,7 +471,9 @@ class BlocksCode:
     def variables(self) -> list[str]:
         """The function's variables, which LLVM makes values of."""
         places = dict(self.out.places)
-        places.update({"%na.last": "i32", "%na.least": "i32", "%na.most": "i32", "%na.first": "i64"})
+        places.update(
+            {"%na.last": "i32", "%na.least": "i32", "%na.most": "i32", "%na.first": "i64"}
+        )
         places.update({f"%na.u.{v[1:]}": kind for v, kind in self._kept.uniform.items()})
         if self._phases:
             places.update({f"%na.w.{v[1:]}": kind for v, kind in self._kept.uniform.items()})

@@ -13,9 +13,9 @@ from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import CHOOSE, FAILED_STATUS, FILL, RECORD
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
-from numbasync.backend.cpu.regions.llvm_types import round_up, size_and_alignment
+from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
 from numbasync.backend.cpu.regions.machine_code import PLACES, Code, run_passes, target_machine
-from numbasync.backend.cpu.regions.prepare import Prepared, prepare
+from numbasync.backend.cpu.regions.prepare import prepare
 from numbasync.backend.cpu.regions.region_code import (
     FIRST_LOOP,
     NOTE,
@@ -86,9 +86,7 @@ def write_module(
     if cooperative:
         saved["%na.state"] = "i32"
     layout = lay_out(kernel, kept, prepared.places, _of_threads(kernel, kept, regions), saved)
-    blocks = BlocksCode(
-        kernel, kept, layout, settings, regions, returned_are_missing, saved
-    )
+    blocks = BlocksCode(kernel, kept, layout, settings, regions, returned_are_missing, saved)
     states = blocks.write()
     lines = [
         *_kept_lines(prepared.rest),
@@ -152,9 +150,7 @@ def _kept_lines(rest: list[str]) -> list[str]:
     """What the module has besides the kernel, without metadata and what stands for the contract."""
     dropped = re.compile(r"(?:!|; |source_filename|declare .*@na\.|@na\.(?:shared|exchange))")
     return [line for line in rest if not dropped.match(line)] + [
-        line
-        for line in rest
-        if line.startswith("declare") and "@na.print(" in line
+        line for line in rest if line.startswith("declare") and "@na.print(" in line
     ]
 
 
@@ -235,9 +231,7 @@ def _run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> list[
         "  %b.o = mul i64 %b.n, %stride",
         "  %b.m = getelementptr inbounds i8, ptr %memory, i64 %b.o",
         *_addresses(layout, "%b.m", "m"),
-        f"  %s0 = load i32, ptr %m.state",
         "  %b1 = add nuw nsw i64 %b, 1",
-        "  store i32 0, ptr %m.state.done" if False else "  %unused = add i32 %s0, 0",
         f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %b.m, i64 %b, i64 %b1, {rest})",
         "  %bad = icmp ne i32 %r, 0",
         "  br i1 %bad, label %stop, label %each.next",
@@ -292,7 +286,9 @@ def _load_argument(n: int, kind: str) -> list[str]:
     size = size_and_alignment(kind)[0]
     lines = [f"  %at.{n} = getelementptr inbounds i8, ptr %arguments, i64 {8 * n}"]
     memory = f"i{8 * size}" if re.fullmatch(r"i\d+", kind) else kind
-    lines.append(f"  %argument.{n}{'.m' if memory != kind else ''} = load {memory}, ptr %at.{n}, align 8")
+    lines.append(
+        f"  %argument.{n}{'.m' if memory != kind else ''} = load {memory}, ptr %at.{n}, align 8"
+    )
     if memory != kind:
         lines.append(f"  %argument.{n} = trunc {memory} %argument.{n}.m to {kind}")
     return lines
@@ -301,7 +297,9 @@ def _load_argument(n: int, kind: str) -> list[str]:
 def _addresses(layout: Layout, memory: str, letter: str) -> list[str]:
     lines = []
     for name, offset, _ in layout.shared:
-        lines.append(f"  %{letter}.{name[4:]} = getelementptr inbounds i8, ptr {memory}, i64 {offset}")
+        lines.append(
+            f"  %{letter}.{name[4:]} = getelementptr inbounds i8, ptr {memory}, i64 {offset}"
+        )
     lines += [
         f"  %{letter}.dynamic = getelementptr inbounds i8, ptr {memory}, i64 {layout.dynamic_offset}",
         f"  %{letter}.behind = getelementptr inbounds i8, ptr %{letter}.dynamic, i64 %dynamic",
@@ -407,9 +405,3 @@ def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
             number = FIRST_LOOP + n
             lines.append(f"!{number} = distinct !{{!{number}, !9001}}")
     return lines
-
-
-__all__ = ["build", "round_up", "write_module"]
-
-
-def _unused(prepared: Prepared) -> None: ...

@@ -15,7 +15,20 @@ BARRIER = "barrier"  # opcode of a block's end at which threads wait
 FAIL = "fail"  # opcode of a block's end at which a thread stops with an error
 
 OF_THREAD = ("tx", "ty", "tz", "tid")
-OF_BLOCK = ("bx", "by", "bz", "wx", "wy", "wz", "gx", "gy", "gz", "block", "dynamic_bytes", "memory")
+OF_BLOCK = (
+    "bx",
+    "by",
+    "bz",
+    "wx",
+    "wy",
+    "wz",
+    "gx",
+    "gy",
+    "gz",
+    "block",
+    "dynamic_bytes",
+    "memory",
+)
 THREAD_NAMES = frozenset(f"%na.{n}" for n in OF_THREAD)
 COORDINATES = {f"@na.{n}": f"%na.{n}" for n in (*OF_THREAD, *OF_BLOCK)}
 _MEMORY = re.compile(r"@na\.address\.([\w.]+)$")
@@ -122,7 +135,9 @@ def _name_places(kernel: CutKernel) -> None:
             elif i.opcode == "alloca" and block == entry:
                 kernel.local_arrays[i.result] = _of_alloca(i)
                 kernel.names.add(i.result)
-            elif i.callee.startswith(("@llvm.lifetime.", "@llvm.assume", "@llvm.experimental.noalias")):
+            elif i.callee.startswith(
+                ("@llvm.lifetime.", "@llvm.assume", "@llvm.experimental.noalias")
+            ):
                 pass
             elif i.opcode == "alloca":
                 raise UnknownFormError(f"memory of a thread in the middle of the code: {i.text}")

@@ -154,7 +154,8 @@ end:
 }}
 """
 
-RECORD = """
+RECORD = (
+    """
 define internal void @na.record(ptr %record, i64 %kind, i64 %site, i64 %a, i64 %b, i64 %c, i64 %thread, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {
   %old = load i64, ptr %record
   %is_free = icmp eq i64 %old, 0
@@ -164,16 +165,19 @@ write:
   %row = udiv i64 %thread, %wx
   %y = urem i64 %row, %wy
   %z = udiv i64 %row, %wy
-""" + "".join(
-    f"  %p{i} = getelementptr inbounds i64, ptr %record, i64 {i}\n  store i64 {value}, ptr %p{i}\n"
-    for i, value in enumerate(
-        ["%kind", "%site", "%a", "%b", "%c", "%bx", "%by", "%bz", "%x", "%y", "%z"]
+"""
+    + "".join(
+        f"  %p{i} = getelementptr inbounds i64, ptr %record, i64 {i}\n  store i64 {value}, ptr %p{i}\n"
+        for i, value in enumerate(
+            ["%kind", "%site", "%a", "%b", "%c", "%bx", "%by", "%bz", "%x", "%y", "%z"]
+        )
     )
-) + """  br label %end
+    + """  br label %end
 end:
   ret void
 }
 """
+)
 
 FILL = """
 define internal void @na.fill(ptr %places, i64 %base, i64 %count, i32 %value) {

@@ -116,7 +116,9 @@ def size_and_alignment(type_text: str) -> tuple[int, int]:
         return round_up(offset, most), most
     if type_text[0] == "<":
         count, one = elements_of(type_text)
-        bits = int(one[1:]) if re.fullmatch(r"i\d+", str(one)) else 8 * size_and_alignment(str(one))[0]  # type: ignore[index]
+        bits = (
+            int(one[1:]) if re.fullmatch(r"i\d+", str(one)) else 8 * size_and_alignment(str(one))[0]
+        )  # type: ignore[index]
         nbytes = max(1, int(count) * bits + 7 >> 3)  # type: ignore[arg-type]
         nbytes = 1 << (nbytes - 1).bit_length()
         return nbytes, nbytes

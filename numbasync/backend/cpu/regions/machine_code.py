@@ -25,7 +25,9 @@ def target_machine(triple: str = "", cpu: str = "", features: str = "") -> Any:
         triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
         features = llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_triple(triple)
-    return target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default")
+    return target.create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default"
+    )
 
 
 def run_passes(module: Any, names: Iterable[str] | None = None, machine: Any = None) -> None:

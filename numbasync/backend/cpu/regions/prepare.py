@@ -56,7 +56,7 @@ class Prepared:
 
 def prepare(text: str, name: str) -> Prepared:
     """Inline, simplify and cut the kernel `name`."""
-    hidden, places = _hide_places(text, name)
+    hidden, places = _hide_places(str(llvm.parse_assembly(text)), name)
     module = llvm.parse_assembly(hidden)
     run_passes(module, _LIGHT)
     parsed = parse_module(str(module), name)
@@ -81,7 +81,11 @@ def _hide_places(text: str, name: str) -> tuple[str, dict[str, Place]]:
         elif line.startswith("define"):
             head, used = len(lines), set()
             if not re.match(rf'define .*@"?{re.escape(name)}"?\(', line):
-                line = re.sub(r"^define (?:(?:linkonce_odr|weak_odr|internal|private) )?", "define internal ", line)
+                line = re.sub(
+                    r"^define (?:(?:linkonce_odr|weak_odr|internal|private) )?",
+                    "define internal ",
+                    line,
+                )
         elif line == "}" and used:
             first = head + 1
             if re.match(r'("[^"]*"|[-\w$.]+):', lines[first]):

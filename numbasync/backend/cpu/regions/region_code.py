@@ -120,7 +120,9 @@ class RegionCode:
         self._group = ", !llvm.access.group !9000" if settings.parallel else ""
         self._count = 0
         self._defined = {i.result for b in region.blocks for i in self._blocks[b] if i.result}
-        self._names: dict[str, str] = {f"%na.{c}": f"%{self.tag}.na.{c}" for c in ("tx", "ty", "tz", "tid")}
+        self._names: dict[str, str] = {
+            f"%na.{c}": f"%{self.tag}.na.{c}" for c in ("tx", "ty", "tz", "tid")
+        }
         self._names.update({b: f"%{self.tag}.v.{b[1:]}" for b in region.blocks})
         self._names.update({v: f"%{self.tag}.v.{v[1:]}" for v in self._defined})
         self._names.update({a: f"%{self.tag}.v.{a[1:]}" for a in kernel.local_arrays})
@@ -151,14 +153,20 @@ class RegionCode:
         for v in self._uniform_outs:
             self._place(f"%{tag}.o.{v[1:]}", self._kept.uniform[v])
             if self.varies:
-                lines.append(f"  %{tag}.o0.{v[1:]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}")
-                lines.append(f"  store {self._kept.uniform[v]} %{tag}.o0.{v[1:]}, ptr %{tag}.o.{v[1:]}")
+                lines.append(
+                    f"  %{tag}.o0.{v[1:]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}"
+                )
+                lines.append(
+                    f"  store {self._kept.uniform[v]} %{tag}.o0.{v[1:]}, ptr %{tag}.o.{v[1:]}"
+                )
         if self.varies and not self.masked:
             lines.append("  store i32 2147483647, ptr %na.least")
             lines.append("  store i32 -1, ptr %na.most")
         for v in self._loaded:
             if v in self._kept.uniform:
-                lines.append(f"  {self._initial[v]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}")
+                lines.append(
+                    f"  {self._initial[v]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}"
+                )
         for i in self._made_before:
             lines.append(f"  {self._initial[i.result]} = {i.renamed(self._initial_names)}")
         loops = Loops(tag, self.level, self._settings, self._out)
@@ -243,14 +251,22 @@ class RegionCode:
         p, line = self._address(name, in_memory(kind))
         if kind == "i1":
             wide = self._fresh("b")
-            return [line, f"  {wide} = zext i1 {value} to i8", f"  store i8 {wide}, ptr {p}{self._group}"]
+            return [
+                line,
+                f"  {wide} = zext i1 {value} to i8",
+                f"  store i8 {wide}, ptr {p}{self._group}",
+            ]
         return [line, f"  store {kind} {value}, ptr {p}{self._group}"]
 
     def load_of_thread(self, name: str, kind: str, result: str) -> list[str]:
         p, line = self._address(name, in_memory(kind))
         if kind == "i1":
             wide = self._fresh("b")
-            return [line, f"  {wide} = load i8, ptr {p}{self._group}", f"  {result} = trunc i8 {wide} to i1"]
+            return [
+                line,
+                f"  {wide} = load i8, ptr {p}{self._group}",
+                f"  {result} = trunc i8 {wide} to i1",
+            ]
         return [line, f"  {result} = load {kind}, ptr {p}{self._group}"]
 
     def _write_body(self) -> None:
@@ -268,10 +284,14 @@ class RegionCode:
                 f"i64 %{tag}.na.tid"
             )
         if self._has_excinfo():
-            lines.append(f"  %{tag}.excinfo = getelementptr inbounds ptr, ptr %na.excinfos, i64 %{tag}.na.tid")
+            lines.append(
+                f"  %{tag}.excinfo = getelementptr inbounds ptr, ptr %na.excinfos, i64 %{tag}.na.tid"
+            )
         for v in self._loaded:
             if v in self._kept.per_thread:
-                lines += self.load_of_thread(f"%na.slot.{v[1:]}", self._kept.per_thread[v], self._initial[v])
+                lines += self.load_of_thread(
+                    f"%na.slot.{v[1:]}", self._kept.per_thread[v], self._initial[v]
+                )
         for i in self._made_inside:
             lines.append(f"  {self._initial[i.result]} = {i.renamed(self._initial_names)}")
         for v in sorted(self._demoted):
@@ -311,7 +331,9 @@ class RegionCode:
                 joined = ", ".join(f"[ {v}, {b} ]" for v, b in incoming)
                 lines.append(f"  {self._names[i.result]} = phi {flags}{i.type} {joined}")
                 if i.result in self._demoted:
-                    late.append(f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}")
+                    late.append(
+                        f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}"
+                    )
                 continue
             self._write_instruction(block, i)
 
@@ -354,7 +376,9 @@ class RegionCode:
             text += self._group
         lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
         if i.result in self._demoted:
-            lines.append(f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}")
+            lines.append(
+                f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}"
+            )
 
     # --- ends ---
 
@@ -363,10 +387,14 @@ class RegionCode:
         wanted = kept.live[number] if number else set()
         for v in sorted(wanted):
             if v in kept.per_thread and v in self._defined:
-                lines += self.store_of_thread(f"%na.slot.{v[1:]}", kept.per_thread[v], self._current(v, lines))
+                lines += self.store_of_thread(
+                    f"%na.slot.{v[1:]}", kept.per_thread[v], self._current(v, lines)
+                )
         for v in self._uniform_outs:
             if v in wanted:
-                lines.append(f"  store {kept.uniform[v]} {self._current(v, lines)}, ptr %{self.tag}.o.{v[1:]}")
+                lines.append(
+                    f"  store {kept.uniform[v]} {self._current(v, lines)}, ptr %{self.tag}.o.{v[1:]}"
+                )
             elif not self.varies:
                 lines.append(f"  store {kept.uniform[v]} poison, ptr %{self.tag}.o.{v[1:]}")
         if self.varies:
@@ -374,11 +402,17 @@ class RegionCode:
             barrier = self._kernel.barriers[number - 1] if number else None
             if barrier is not None and barrier.level is Level.WARP:
                 mask = barrier.mask
-                value = self._current(mask, lines) if mask in self._defined or mask in self._initial else mask
+                value = (
+                    self._current(mask, lines)
+                    if mask in self._defined or mask in self._initial
+                    else mask
+                )
                 lines += self.store_of_thread("%na.masks", "i32", value)
         if self.varies or len(self.region.ends) > 1:
             lines.append(f"  store i32 {number}, ptr %na.last")
-        lines.append(f"  br label %{self.tag}.{'latch' if self.varies and not self.masked else 'next'}")
+        lines.append(
+            f"  br label %{self.tag}.{'latch' if self.varies and not self.masked else 'next'}"
+        )
 
     def _latch(self) -> list[str]:
         """What is done behind each thread, if threads may end at different barriers."""
@@ -415,7 +449,9 @@ class RegionCode:
     def _write_note(self, i: Instruction, names: dict[str, str]) -> None:
         for (field_name, kind), argument in zip(NOTE, i.arguments(), strict=True):
             value = argument.rsplit(" ", 1)[1]
-            self._out.lines += self.store_of_thread(f"%na.note_{field_name}", kind, names.get(value, value))
+            self._out.lines += self.store_of_thread(
+                f"%na.note_{field_name}", kind, names.get(value, value)
+            )
 
     def _write_is_alive(self, i: Instruction, names: dict[str, str]) -> None:
         value = i.arguments()[0].rsplit(" ", 1)[1]
