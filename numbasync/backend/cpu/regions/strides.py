@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from numbasync.backend.cpu.regions.divergence import follows_from_operands
 from numbasync.backend.cpu.regions.instructions import Instruction
 from numbasync.backend.cpu.regions.llvm_types import (
     UnknownFormError,
@@ -47,6 +48,8 @@ class Strides:
         return self._known[value]
 
     def _of(self, i: Instruction) -> int | None:
+        if i.opcode != "phi" and follows_from_operands(i) and all(self.of(u) == 0 for u in i.uses):
+            return 0
         if i.opcode == "phi":
             return self._of_phi(i)
         if i.opcode in _SAME:

@@ -107,11 +107,50 @@ def _with_turns(function: Function, headers: list[str]) -> Function:
     for loop in natural_loops(kernel.graph(), made.entry):
         if loop.header not in headers:
             continue
+        _count_from_zero(made, loop)
         last = made.blocks[loop.header][-1]
         for following in dict.fromkeys(last.labels):
-            stem = "body" if following in loop.blocks else "behind"
-            _insert(made, loop.header, following, f"{stem}.{loop.header[1:]}")
+            if following in loop.blocks:
+                _insert(made, loop.header, following, f"body.{loop.header[1:]}")
+            elif any(i.opcode not in ("phi", "ret") for i in made.blocks[following]):
+                _insert(made, loop.header, following, f"behind.{loop.header[1:]}")
     return made
+
+
+def _count_from_zero(function: Function, loop: NaturalLoop) -> None:
+    """Write `p` that begins with `a` and grows by `s` as `a` and a counter from 0.
+
+    The counter is the same for all threads if `s` is, and then only `a` is kept once a thread.
+    """
+    code = function.blocks[loop.header]
+    inside = {i.result: i for b in loop.blocks for i in function.blocks[b] if i.result}
+    sums = []
+    for n, i in enumerate(code):
+        if i.opcode != "phi" or i.type[0] != "i" or len(i.incoming) != 2:
+            continue
+        (begin, entry), (after, latch) = sorted(i.incoming, key=lambda pair: pair[1] in loop.blocks)
+        step = _step(i.result, inside.get(after), inside)
+        if begin[0] != "%" or entry in loop.blocks or step is None:
+            continue
+        counter, following = f"{i.result}.from_zero", f"{i.result}.from_zero_next"
+        code[n] = parse_instruction(
+            f"{counter} = phi {i.type} [ 0, {entry} ], [ {following}, {latch} ]"
+        )
+        sums += [
+            f"{i.result} = add {i.type} {begin}, {counter}",
+            f"{following} = add {i.type} {counter}, {step}",
+        ]
+    first = next(n for n, i in enumerate(code) if i.opcode != "phi")
+    code[first:first] = [parse_instruction(text) for text in sums]
+
+
+def _step(value: str, after: Instruction | None, inside: dict[str, Instruction]) -> str | None:
+    """What is added to `value` in each round, if it is always the same."""
+    if after is None or after.opcode != "add" or value not in after.uses:
+        return None
+    operands = [part.rsplit(" ", 1)[-1] for part in split_list(after.text)]
+    other = operands[1] if operands[0] == value else operands[0]
+    return None if other in inside or other == value else other
 
 
 def _insert(function: Function, block: str, following: str, stem: str) -> None:
@@ -139,13 +178,12 @@ def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
     if loop is None:
         return False
     around = [other for other in loops if header in other.blocks]
-    if any(
-        u in divergent
-        for other in around
-        for block, _ in _exits(kernel, other)
-        for u in blocks[block][-1].uses
-    ):
-        return False
+    from_memory = _from_memory(kernel)
+    for other in around:
+        # How often a thread runs it may depend on its number, not on what it has read.
+        refused = from_memory if other is loop else divergent
+        if any(u in refused for b, _ in _exits(kernel, other) for u in blocks[b][-1].uses):
+            return False
     carried = [i for i in blocks[header] if i.opcode == "phi" and i.result in divergent]
     if len(carried) > MOST_CARRIED:
         return False
@@ -162,3 +200,22 @@ def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
             if i.opcode == "store" and stride == 0:
                 return False
     return True
+
+
+def _from_memory(kernel: CutKernel) -> set[str]:
+    """The values that depend on what was read."""
+    users: dict[str, list[str]] = {}
+    waiting: list[str] = []
+    for code in kernel.function.blocks.values():
+        for i in code:
+            for used in i.uses:
+                users.setdefault(used, []).append(i.result)
+            if i.result and not follows_from_operands(i):
+                waiting.append(i.result)
+    found: set[str] = set()
+    while waiting:
+        value = waiting.pop()
+        if value and value not in found:
+            found.add(value)
+            waiting += users.get(value, ())
+    return found
