@@ -15,7 +15,7 @@ from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
 from numbasync.backend.cpu.regions.machine_code import PLACES, Code, run_passes, target_machine
-from numbasync.backend.cpu.regions.prepare import prepare
+from numbasync.backend.cpu.regions.prepare import MOST_BLOCKS, MOST_THREADS, prepare
 from numbasync.backend.cpu.regions.region_code import (
     FIRST_LOOP,
     NOTE,
@@ -37,6 +37,7 @@ def build(
     ordered: bool = False,
     returned_are_missing: bool = False,
     row: bool = False,
+    turn_loops: bool = True,
 ) -> Code:
     """Compile the kernel `name` of a module by the contract.
 
@@ -46,12 +47,19 @@ def build(
             no promise of independence, and the first error stops a block.
         returned_are_missing: a thread that has returned before a barrier is reported.
         row: for blocks with one row of threads alone.
+        turn_loops: make the loop over threads the inner one where that is faster.
 
     Raises:
         UnknownFormError: for a form of LLVM's language that is not known here.
     """
     assembly, code = write_module(
-        text, name, apart=apart, ordered=ordered, returned_are_missing=returned_are_missing, row=row
+        text,
+        name,
+        apart=apart,
+        ordered=ordered,
+        returned_are_missing=returned_are_missing,
+        row=row,
+        turn_loops=turn_loops,
     )
     began = time.perf_counter()
     module = llvm.parse_assembly(assembly)
@@ -72,10 +80,11 @@ def write_module(
     ordered: bool = False,
     returned_are_missing: bool = False,
     row: bool = False,
+    turn_loops: bool = True,
 ) -> tuple[str, Code]:
     """The module of the blocks' code, not yet optimised, and all of `Code` but the machine code."""
     began = time.perf_counter()
-    prepared = prepare(text, name)
+    prepared = prepare(text, name, turn_loops and not ordered)
     kernel = prepared.kernel
     light = time.perf_counter()
     kept = plan_kept(kernel, apart)
@@ -122,6 +131,7 @@ def _notes(
         "per_thread": len(kept.per_thread),
         "local_arrays": len(kernel.local_arrays),
         "varying": sum(r.varies for r in regions),
+        "turned": sum(b.level is Level.LOOP for b in kernel.barriers) // 2,
         "light_s": light_s,
         "cut_s": cut_s,
     }
@@ -160,7 +170,8 @@ def _sites(kernel: CutKernel) -> list[str]:
 
 
 def _extents() -> str:
-    return ", ".join(f"i32 range(i32 1, {_MOST}) %na.{e}" for e in _EXTENTS)
+    most = {"w": MOST_THREADS + 1, "g": MOST_BLOCKS + 1}
+    return ", ".join(f"i32 range(i32 1, {most[e[0]]}) %na.{e}" for e in _EXTENTS)
 
 
 def _run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> list[str]:

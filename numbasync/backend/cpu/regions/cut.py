@@ -6,7 +6,7 @@ import enum
 import re
 from dataclasses import dataclass, field
 
-from numbasync.backend.cpu.regions.flow import reverse_postorder
+from numbasync.backend.cpu.regions.flow import natural_loops, reverse_postorder
 from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, parse_instruction
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
@@ -109,7 +109,7 @@ def cut(function: Function) -> CutKernel:
     _name_places(kernel)
     _split_at_barriers(kernel)
     _separate_errors(function)
-    order = {b: i for i, b in enumerate(reverse_postorder(function.successors(), function.entry))}
+    order = {b: i for i, b in enumerate(_loops_first(function))}
     for unreached in [b for b in function.blocks if b not in order]:
         del function.blocks[unreached]
     kernel.barriers = [b for b in kernel.barriers if b.block in order]
@@ -117,6 +117,17 @@ def cut(function: Function) -> CutKernel:
     for number, barrier in enumerate(kernel.barriers, 1):
         barrier.number = number
     return kernel
+
+
+def _loops_first(function: Function) -> list[str]:
+    """The blocks in an order in which what is in a loop comes before what is behind it."""
+    graph = function.successors()
+    depth = dict.fromkeys(graph, 0)
+    for loop in natural_loops(graph, function.entry):
+        for block in loop.blocks:
+            depth[block] += 1
+    by_depth = {b: sorted(following, key=depth.__getitem__) for b, following in graph.items()}
+    return reverse_postorder(by_depth, function.entry)
 
 
 def _name_places(kernel: CutKernel) -> None:

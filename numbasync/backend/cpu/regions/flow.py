@@ -161,3 +161,29 @@ class Liveness:
             if label == block and value[0] == "%"
         }
         return self.at_begin[following] | taken
+
+
+class NaturalLoop:
+    """A loop: its header, the blocks that go back to it, and all blocks of it."""
+
+    def __init__(self, header: str, latches: list[str], blocks: set[str]) -> None:
+        self.header, self.latches, self.blocks = header, latches, blocks
+
+
+def natural_loops(graph: Graph, entry: str) -> list[NaturalLoop]:
+    """All loops with one header that dominates them."""
+    tree = dominators(graph, entry)
+    before = predecessors({b: graph[b] for b in tree})
+    loops = []
+    for header in tree:
+        latches = [b for b in before[header] if dominates(tree, header, b)]
+        if latches:
+            blocks = {header}
+            waiting = list(latches)
+            while waiting:
+                block = waiting.pop()
+                if block not in blocks:
+                    blocks.add(block)
+                    waiting += before[block]
+            loops.append(NaturalLoop(header, latches, blocks))
+    return loops

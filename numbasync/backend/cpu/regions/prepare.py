@@ -11,11 +11,15 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
+from numbasync.backend.cpu.regions.counted import count_plainly
 from numbasync.backend.cpu.regions.cut import CutKernel, cut
 from numbasync.backend.cpu.regions.function_text import parse_module
 from numbasync.backend.cpu.regions.llvm_types import end_of_type
 from numbasync.backend.cpu.regions.machine_code import run_passes
+from numbasync.backend.cpu.regions.turned_loops import cut_with_turned_loops
 
+MOST_THREADS = 1024  # of a block
+MOST_BLOCKS = 2147483646  # of a grid along an axis
 _LIGHT = (
     "always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine",
     "sroa", "new_gvn", "sroa", "simplify_cfg", "instruction_combine", "instruction_namer",
@@ -25,6 +29,13 @@ _GLOBAL = re.compile(r"(?:\w+(?:\([^)]*\))? )*?(?:global|constant) ")
 _PURE = "nounwind willreturn memory(none) speculatable"
 _MEETS = "convergent noduplicate nounwind"
 _BARRIERS = ("@na.barrier(", "@na.warp_barrier(", "@na.grid_barrier(", "@na.turn(")
+# Of threadIdx, blockIdx, blockDim and gridDim: one more than the most, and the least.
+_RANGES = {
+    "t": (MOST_THREADS, 0),
+    "b": (MOST_BLOCKS, 0),
+    "w": (MOST_THREADS + 1, 1),
+    "g": (MOST_BLOCKS + 1, 1),
+}
 _ASKED = re.compile(r"@na\.([tbwg][xyz]|tid|block|dynamic_bytes|memory)\(")
 
 
@@ -54,13 +65,15 @@ class Prepared:
     places: dict[str, Place]
 
 
-def prepare(text: str, name: str) -> Prepared:
+def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
     """Inline, simplify and cut the kernel `name`."""
     hidden, places = _hide_places(str(llvm.parse_assembly(text)), name)
     module = llvm.parse_assembly(hidden)
     run_passes(module, _LIGHT)
     parsed = parse_module(str(module), name)
-    return Prepared(cut(parsed.function), parsed.rest, places)
+    count_plainly(parsed.function)
+    kernel = cut_with_turned_loops(parsed.function) if turn_loops else cut(parsed.function)
+    return Prepared(kernel, parsed.rest, places)
 
 
 def _hide_places(text: str, name: str) -> tuple[str, dict[str, Place]]:
@@ -112,6 +125,10 @@ def _place(definition: str) -> Place:
 def _declaration(line: str) -> str:
     if any(barrier in line for barrier in _BARRIERS):
         return re.sub(r"\)[^)]*$", f") {_MEETS}", line)
-    if _ASKED.search(line):
-        return re.sub(r"\)[^)]*$", f") {_PURE}", line)
-    return line
+    asked = _ASKED.search(line)
+    if asked is None:
+        return line
+    kind, least = _RANGES.get(asked[1][0], ("", 0)) if len(asked[1]) == 2 else ("", 0)
+    if kind:
+        line = line.replace("declare i32", f"declare range(i32 {least}, {kind}) i32")
+    return re.sub(r"\)[^)]*$", f") {_PURE}", line)

@@ -193,6 +193,8 @@ class RegionCode:
     def _find_incoming(self) -> None:
         kept, start = self._kept, self.region.start
         used = {u for b in self.region.blocks for i in self._blocks[b] for u in i.uses}
+        # What is kept on from here or made anew on the way is stored at the end: whichever it is.
+        used |= {v for e in self.region.ends if e for v in kept.live[e] if v in self._defined}
         needed_remade: list[Instruction] = []
         for i in reversed(kept.remade[start]):
             if i.result in used:
