@@ -50,18 +50,23 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
         if isinstance(function, ir.InlineAsm):
             emit = _longest(ASSEMBLY, function.asm.startswith)
             if emit is None:
-                raise self.session.refuse(f"the assembly {function.asm!r}, {self.where()},")
+                raise self.refuse(f"the assembly {function.asm!r:.40}")
             return emit
         name = getattr(function, "name", "")
         emit = NAMES.get(name) or _longest(PREFIXES, name.startswith)
         emit = emit or _longest(SUFFIXES, name.endswith)
         if emit is None and name.startswith(_OF_GPUS):
-            raise self.session.refuse(f"{name}, {self.where()},")
+            raise self.refuse(f"a call of {name}")
         return emit
 
-    def where(self) -> str:
+    def refuse(self, what: str) -> Exception:
         location = self.lower.loc
-        return f"{location.filename}:{location.line}"
+        return self.session.refuse(what, f" ({location.filename}:{location.line})")
+
+    def inttoptr(self, value: Any, typ: Any, name: str = "") -> Any:
+        if getattr(typ, "addrspace", 0):
+            raise self.refuse(f"a pointer into address space {typ.addrspace}")
+        return super().inttoptr(value, typ, name)
 
     # --- what the code of the processor is made of ---
 
@@ -83,13 +88,13 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
     def meet(self, what: str) -> None:
         """Wait for the threads of the block."""
         self.session.uses.add("barrier")
-        super().call(self.session.barrier("na.barrier", I32), [self.lower.site(what)])
+        super().call(self.session.barrier("na.barrier", I32), [self.lower.site(f"cuda.{what}")])
 
     def meet_warp(self, what: str, mask: Any) -> None:
         """Wait for the threads of the warp that are in the mask."""
         self.session.uses.add("barrier")
         barrier = self.session.barrier("na.warp_barrier", I32, I32)
-        super().call(barrier, [self.lower.site(what), mask])
+        super().call(barrier, [self.lower.site(f"cuda.{what}"), mask])
 
 
 def _longest(table: dict[str, Emit], matches: Callable[[str], bool]) -> Emit | None:

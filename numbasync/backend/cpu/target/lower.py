@@ -61,7 +61,7 @@ def lower(
     except Exception as error:
         if session.refused:
             raise UnsupportedKernelError(
-                f"kernel {function.__name__}: {session.refused} is for a GPU only."
+                f"kernel {function.__name__} uses {session.refused}."
             ) from (None if isinstance(error, RefusedError) else error)
         raise
     text = _finished(session)
@@ -96,7 +96,7 @@ def _refuse_unknown(session: Session) -> None:
         is_known = function.blocks or name in session.linked or name in session.replaced
         if not is_known and not name.startswith(("na.", "llvm.")):
             if not binding.address_of_symbol(name):
-                raise session.refuse(f"the function {name}")
+                raise session.refuse(f"a call of {name}")
 
 
 def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:

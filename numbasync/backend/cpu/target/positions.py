@@ -30,6 +30,11 @@ def lane(builder: Builder, function: Any = None, args: Any = None) -> Any:
     return builder.and_(builder.trunc(builder.thread(), I32), I32(31))
 
 
+@instead_of("mov.u32 $0, %laneid", table=ASSEMBLY)
+def _lane_by_assembly(builder: Builder, function: Any, args: list[Any]) -> Any:
+    return lane(builder)
+
+
 @instead_of("mov.u32 $0, %lanemask_lt", table=ASSEMBLY)
 def _lanes_before(builder: Builder, function: Any, args: list[Any]) -> Any:
     return builder.sub(builder.shl(I32(1), lane(builder)), I32(1))

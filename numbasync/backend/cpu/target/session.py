@@ -74,9 +74,10 @@ class Session:
         self.exceptions.append((kind, arguments))
         return I64(len(self.exceptions) - 1)
 
-    def refuse(self, what: str) -> RefusedError:
-        self.refused = self.refused or what
-        return RefusedError(what)
+    def refuse(self, what: str, where: str = "") -> RefusedError:
+        """The error to raise for something that only a GPU has."""
+        self.refused = self.refused or f"{what}, which only a GPU has{where}"
+        return RefusedError(self.refused)
 
     def pure(self, name: str, result: Any, *parameters: Any) -> Any:
         """A function without effects that `regions` replaces."""
