@@ -128,7 +128,7 @@ class Kernel:
         threads = [greenlet.greenlet(lambda: self._call(None, None, *packed)) for _ in range(count)]
         waits: list[Any] = [("start", -1)] * count
         while not all(t.dead for t in threads):
-            of_warps = [w is not None and w[0] in ("start", "warp") for w in waits]
+            of_warps = _may_go_on(waits)
             if not any(of_warps):
                 self._meet(waits, threads, place, block)
                 if any(w and w[0] == "grid" for w in waits):
@@ -151,6 +151,19 @@ class Kernel:
         if not all(here):
             missing = _axes(here.index(False), block)
             raise NoteError(DIVERGED, site, 0, sum(here), len(here), place, missing)
+
+
+def _may_go_on(waits: list[Any]) -> list[bool]:
+    """Which threads may run: those that start, and of each warp those at its first warp barrier."""
+    goes_on = [w is not None and w[0] == "start" for w in waits]
+    if any(goes_on):
+        return goes_on
+    for first in range(0, len(waits), 32):
+        warp = range(first, min(first + 32, len(waits)))
+        sites = [waits[t][1] for t in warp if waits[t] is not None and waits[t][0] == "warp"]
+        for t in warp:
+            goes_on[t] = bool(sites) and waits[t] == ("warp", sites[0])
+    return goes_on
 
 
 def _axes(number: int, extents: Any) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     positions,
     small_float_calls,
 )
+from numbasync.backend.cpu.target.builder import define
 from numbasync.backend.cpu.target.context import TargetContext, target_data
 from numbasync.backend.cpu.target.functions import compile_function, dispatchers_of, flags_of
 from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Options, types
@@ -56,6 +57,7 @@ def lower(
         with _compiler_of(session) as context:
             flags = flags_of({"fastmath": options.fastmath}, options.debug)
             result = compile_function(context, function, tuple(argument_types), types.void, flags)
+            _define_rest(context)
             _refuse_unknown(session)
             arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
     except Exception as error:
@@ -87,6 +89,22 @@ def _compiler_of(session: Session) -> Iterator[TargetContext]:
         context = TargetContext(session)
         with dispatchers_of(context):
             yield context
+
+
+def _define_rest(context: TargetContext) -> None:
+    """Define the functions of GPUs that Numba calls without our builder, in functions of its own."""
+    session = context.session
+    called = {
+        instruction.callee
+        for function in session.module.functions
+        for block in function.blocks
+        for instruction in block.instructions
+        if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
+    }
+    session.replaced -= {function.name for function in called}
+    for function in called:
+        if not function.blocks:
+            define(function, context)
 
 
 def _refuse_unknown(session: Session) -> None:

@@ -35,6 +35,7 @@ class Session:
         functions: what emits a call of each of these, by the key that Numba knows it by.
         linked: text of modules whose functions this one calls.
         replaced: names of functions of GPUs, in whose place there is something else.
+        collectives: how many operations of threads that meet there are so far.
         refused: what makes the kernel one for a GPU only.
     """
 
@@ -49,6 +50,7 @@ class Session:
         self.functions: dict[Any, Any] = {}
         self.linked: dict[str, str] = {}
         self.keep: list[Any] = []
+        self.collectives = 0
         self.refused = ""
         self.replaced: set[str] = set()
         self.kernel = Site("", "", 0, "")
