@@ -21,6 +21,7 @@ from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     libdevice_calls,
     positions,
     small_float_calls,
+    vector_accesses,
 )
 from numbasync.backend.cpu.target.builder import define
 from numbasync.backend.cpu.target.context import TargetContext, target_data
@@ -138,6 +139,8 @@ def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
 
 def _finished(session: Session) -> str:
     """The module's text, in one address space."""
+    if "vector" in session.uses:
+        arrays.align_no_better(session)
     for name in session.replaced:
         session.module.globals.pop(name, None)
     text = _SPACE.sub("", str(session.module)).replace("addrspacecast", "bitcast")
