@@ -1,0 +1,418 @@
+"""From the contract's module to machine code that runs blocks."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from numbasync.backend.cpu.regions.blocks_code import BlocksCode
+from numbasync.backend.cpu.regions.cut import CutKernel, Level
+from numbasync.backend.cpu.regions.helper_code import CHOOSE, FAILED_STATUS, FILL, RECORD
+from numbasync.backend.cpu.regions.keep import Kept, plan_kept
+from numbasync.backend.cpu.regions.layout import Layout, lay_out
+from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
+from numbasync.backend.cpu.regions.machine_code import PLACES, Code, run_passes, target_machine
+from numbasync.backend.cpu.regions.prepare import MOST_BLOCKS, MOST_THREADS, prepare
+from numbasync.backend.cpu.regions.region_code import (
+    FIRST_LOOP,
+    NOTE,
+    Region,
+    Settings,
+    find_regions,
+)
+
+SYMBOL = "numbasync_run"
+_EXTENTS = ("wx", "wy", "wz", "gx", "gy", "gz")
+_MOST = 2147483647
+
+
+def build(
+    text: str,
+    name: str,
+    *,
+    apart: bool = False,
+    ordered: bool = False,
+    returned_are_missing: bool = False,
+    row: bool = False,
+    turn_loops: bool = True,
+) -> Code:
+    """Compile the kernel `name` of a module by the contract.
+
+    Args:
+        apart: keep everything once a thread, whatever the analysis of divergence says.
+        ordered: for checks: threads and blocks come in an order that the launch gives, accesses are
+            no promise of independence, and the first error stops a block.
+        returned_are_missing: a thread that has returned before a barrier is reported.
+        row: for blocks with one row of threads alone.
+        turn_loops: make the loop over threads the inner one where that is faster.
+
+    Raises:
+        UnknownFormError: for a form of LLVM's language that is not known here.
+    """
+    assembly, code = write_module(
+        text,
+        name,
+        apart=apart,
+        ordered=ordered,
+        returned_are_missing=returned_are_missing,
+        row=row,
+        turn_loops=turn_loops,
+    )
+    began = time.perf_counter()
+    module = llvm.parse_assembly(assembly)
+    module.verify()
+    run_passes(module)
+    optimised = time.perf_counter()
+    code.object_code = target_machine().emit_object(module)
+    code.notes["optimise_s"] = optimised - began
+    code.notes["emit_s"] = time.perf_counter() - optimised
+    return code
+
+
+def write_module(
+    text: str,
+    name: str,
+    *,
+    apart: bool = False,
+    ordered: bool = False,
+    returned_are_missing: bool = False,
+    row: bool = False,
+    turn_loops: bool = True,
+) -> tuple[str, Code]:
+    """The module of the blocks' code, not yet optimised, and all of `Code` but the machine code."""
+    began = time.perf_counter()
+    prepared = prepare(text, name, turn_loops and not ordered)
+    kernel = prepared.kernel
+    light = time.perf_counter()
+    kept = plan_kept(kernel, apart)
+    regions = find_regions(kernel, kept, apart)
+    settings = Settings(parallel=not ordered, ordered=ordered, row=row and not ordered)
+    cooperative = any(b.level is Level.GRID for b in kernel.barriers)
+    saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
+    if cooperative:
+        saved["%na.state"] = "i32"
+    layout = lay_out(kernel, kept, prepared.places, _of_threads(kernel, kept, regions), saved)
+    blocks = BlocksCode(kernel, kept, layout, settings, regions, returned_are_missing, saved)
+    states = blocks.write()
+    lines = [
+        *_kept_lines(prepared.rest),
+        *_sites(kernel),
+        *_run_function(kernel, layout, cooperative),
+        *_blocks_function(kernel, layout, blocks, states, settings, cooperative),
+        *_needed_helpers(),
+        *_declarations(prepared.rest, settings),
+        *_metadata(blocks, settings),
+    ]
+    code = Code(
+        b"",
+        SYMBOL,
+        [kind for kind, _ in kernel.function.parameters[2:]],
+        [(offset, size) for _, offset, size in layout.shared],
+        layout.dynamic_offset,
+        layout.fixed_bytes,
+        layout.thread_bytes,
+        settings.row,
+        cooperative,
+        bool(kernel.barriers),
+        _notes(kernel, kept, regions, time.perf_counter() - light, light - began),
+    )
+    return "\n".join(lines), code
+
+
+def _notes(
+    kernel: CutKernel, kept: Kept, regions: list[Region], cut_s: float, light_s: float
+) -> dict[str, Any]:
+    return {
+        "regions": len(regions),
+        "uniform": len(kept.uniform),
+        "per_thread": len(kept.per_thread),
+        "local_arrays": len(kernel.local_arrays),
+        "varying": sum(r.varies for r in regions),
+        "turned": sum(b.level is Level.LOOP for b in kernel.barriers) // 2,
+        "light_s": light_s,
+        "cut_s": cut_s,
+    }
+
+
+def _of_threads(kernel: CutKernel, kept: Kept, regions: list[Region]) -> dict[str, str]:
+    """What each thread has besides values: where it waits, and what it says when it fails."""
+    found: dict[str, str] = {}
+    if any(r.varies for r in regions) or any(b.level is Level.WARP for b in kernel.barriers):
+        found["%na.next"] = "i32"
+    if any(b.level is Level.WARP for b in kernel.barriers):
+        found["%na.masks"] = "i32"
+    if kernel.asks_who_is_alive:
+        found["%na.alive"] = found["%na.next"] = "i32"
+    if any(r.fails for r in regions):
+        found["%na.statuses"] = "i32"
+        if kernel.has_notes:
+            found.update({f"%na.note_{name}": kind for name, kind in NOTE})
+        excinfo = kernel.function.parameters[1][1]
+        if any(excinfo in i.uses for code in kernel.function.blocks.values() for i in code):
+            found["%na.excinfos"] = "ptr"
+    return found
+
+
+def _kept_lines(rest: list[str]) -> list[str]:
+    """What the module has besides the kernel, without metadata and what stands for the contract."""
+    dropped = re.compile(r"(?:!|; |source_filename|declare .*@na\.|@na\.(?:shared|exchange))")
+    return [line for line in rest if not dropped.match(line)] + [
+        line for line in rest if line.startswith("declare") and "@na.print(" in line
+    ]
+
+
+def _sites(kernel: CutKernel) -> list[str]:
+    sites = ["i32 -1", *(f"i32 {b.site}" for b in kernel.barriers)]
+    return [f"@na.sites = internal constant [{len(sites)} x i32] [{', '.join(sites)}]"]
+
+
+def _extents() -> str:
+    most = {"w": MOST_THREADS + 1, "g": MOST_BLOCKS + 1}
+    return ", ".join(f"i32 range(i32 1, {most[e[0]]}) %na.{e}" for e in _EXTENTS)
+
+
+def _run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> list[str]:
+    """What is called from outside: it takes the arguments and the memory apart."""
+    lines = [
+        f"define i32 @{SYMBOL}(ptr %arguments, ptr align 64 %memory, i64 %first, i64 %end, {_extents()}, "
+        "i64 %na.dynamic_bytes, ptr %excinfo, ptr %order) {",
+        "top:",
+        *(f"  %na.{e}64 = zext nneg i32 %na.{e} to i64" for e in ("wx", "wy", "wz")),
+        "  %rows = mul nuw nsw i64 %na.wy64, %na.wz64",
+        "  %threads = mul nuw nsw i64 %na.wx64, %rows",
+        f"  %places.0 = add nuw nsw i64 %threads, {PLACES - 1}",
+        f"  %places = and i64 %places.0, -{PLACES}",
+        "  %dynamic.0 = add nuw nsw i64 %na.dynamic_bytes, 63",
+        "  %dynamic = and i64 %dynamic.0, -64",
+        f"  %of_threads = mul nuw nsw i64 %places, {layout.thread_bytes}",
+        f"  %fixed = add nuw nsw i64 %dynamic, {layout.dynamic_offset + layout.fixed_bytes}",
+        "  %stride = add nuw nsw i64 %fixed, %of_threads",
+        "  %has_order = icmp ne ptr %order, null",
+        "  br i1 %has_order, label %ordered, label %begin",
+        "ordered:",
+        "  %turns.v = load ptr, ptr %order",
+        "  %turns.p = getelementptr inbounds ptr, ptr %order, i64 1",
+        "  %blocks.v = load ptr, ptr %turns.p",
+        "  br label %begin",
+        "begin:",
+        "  %turns = phi ptr [ null, %top ], [ %turns.v, %ordered ]",
+        "  %turns_of_blocks = phi ptr [ null, %top ], [ %blocks.v, %ordered ]",
+    ]
+    passed = []
+    for n, (kind, _) in enumerate(kernel.function.parameters[2:]):
+        lines += _load_argument(n, kind)
+        passed.append(f"{kind} %argument.{n}")
+    tail = ", ".join(f"i32 %na.{e}" for e in _EXTENTS)
+    rest = f"{tail}, i64 %na.dynamic_bytes, ptr %excinfo, ptr %turns, ptr %turns_of_blocks"
+    if not cooperative:
+        lines += _addresses(layout, "%memory", "m")
+        addresses = ", ".join(f"ptr {n.replace('%na.', '%m.')}" for n in layout.names())
+        lines += [
+            f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %memory, i64 %first, "
+            f"i64 %end, {rest})",
+            "  ret i32 %r",
+            "}",
+        ]
+        return lines
+    state = next(offset for name, offset in layout.fixed if name == "%na.state")
+    addresses = ", ".join(f"ptr {n.replace('%na.', '%m.')}" for n in layout.names())
+    return lines + [
+        f"  %state_at.0 = add nuw nsw i64 %dynamic, {layout.dynamic_offset + state}",
+        "  br label %clear",
+        "clear:",
+        "  %c = phi i64 [ %first, %begin ], [ %c1, %clear ]",
+        "  %c.n = sub i64 %c, %first",
+        "  %c.o = mul i64 %c.n, %stride",
+        "  %c.a = add i64 %c.o, %state_at.0",
+        "  %c.p = getelementptr inbounds i8, ptr %memory, i64 %c.a",
+        "  store i32 0, ptr %c.p",
+        "  %c1 = add nuw nsw i64 %c, 1",
+        "  %c.more = icmp slt i64 %c1, %end",
+        "  br i1 %c.more, label %clear, label %round",
+        "round:",
+        "  br label %each",
+        "each:",
+        "  %b = phi i64 [ %first, %round ], [ %b1, %each.next ]",
+        "  %least = phi i32 [ 2147483647, %round ], [ %least1, %each.next ]",
+        "  %most = phi i32 [ -1, %round ], [ %most1, %each.next ]",
+        "  %b.n = sub i64 %b, %first",
+        "  %b.o = mul i64 %b.n, %stride",
+        "  %b.m = getelementptr inbounds i8, ptr %memory, i64 %b.o",
+        *_addresses(layout, "%b.m", "m"),
+        "  %b1 = add nuw nsw i64 %b, 1",
+        f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %b.m, i64 %b, i64 %b1, {rest})",
+        "  %bad = icmp ne i32 %r, 0",
+        "  br i1 %bad, label %stop, label %each.next",
+        "each.next:",
+        "  %s1 = load i32, ptr %m.state",
+        "  %s2 = and i32 %s1, 1048575",
+        "  %least1 = call i32 @llvm.smin.i32(i32 %least, i32 %s2)",
+        "  %most1 = call i32 @llvm.smax.i32(i32 %most, i32 %s2)",
+        "  %b.more = icmp slt i64 %b1, %end",
+        "  br i1 %b.more, label %each, label %met",
+        "met:",
+        "  %is_done = icmp eq i32 %most1, 0",
+        "  br i1 %is_done, label %stop, label %go_on",
+        "go_on:",
+        "  %same = icmp eq i32 %least1, %most1",
+        "  br i1 %same, label %round, label %apart",
+        "apart:",
+        "  %site.i = zext nneg i32 %most1 to i64",
+        "  %site.p = getelementptr inbounds i32, ptr @na.sites, i64 %site.i",
+        "  %site.v = load i32, ptr %site.p",
+        "  %site = sext i32 %site.v to i64",
+        "  br label %find",
+        "find:",
+        "  %f = phi i64 [ %first, %apart ], [ %f1, %find ]",
+        "  %f1 = add nuw nsw i64 %f, 1",
+        "  %f.n = sub i64 %f, %first",
+        "  %f.o = mul i64 %f.n, %stride",
+        "  %f.m = getelementptr inbounds i8, ptr %memory, i64 %f.o",
+        "  %f.p = getelementptr inbounds i8, ptr %f.m, i64 %state_at.0",
+        "  %f.s = load i32, ptr %f.p",
+        "  %f.s2 = and i32 %f.s, 1048575",
+        "  %f.waits = icmp eq i32 %f.s2, %most1",
+        "  br i1 %f.waits, label %write, label %find",
+        "write:",
+        "  %gx64 = zext nneg i32 %na.gx to i64",
+        "  %gy64 = zext nneg i32 %na.gy to i64",
+        "  %bx = urem i64 %f, %gx64",
+        "  %bq = udiv i64 %f, %gx64",
+        "  %by = urem i64 %bq, %gy64",
+        "  %bz = udiv i64 %bq, %gy64",
+        "  call void @na.record(ptr %f.m, i64 3, i64 %site, i64 0, i64 %threads, i64 %threads, i64 0, "
+        "i64 %na.wx64, i64 %na.wy64, i64 %bx, i64 %by, i64 %bz)",
+        "  br label %stop",
+        "stop:",
+        f"  %result = phi i32 [ %r, %each ], [ 0, %met ], [ {FAILED_STATUS}, %write ]",
+        "  ret i32 %result",
+        "}",
+    ]
+
+
+def _load_argument(n: int, kind: str) -> list[str]:
+    size = size_and_alignment(kind)[0]
+    lines = [f"  %at.{n} = getelementptr inbounds i8, ptr %arguments, i64 {8 * n}"]
+    memory = f"i{8 * size}" if re.fullmatch(r"i\d+", kind) else kind
+    lines.append(
+        f"  %argument.{n}{'.m' if memory != kind else ''} = load {memory}, ptr %at.{n}, align 8"
+    )
+    if memory != kind:
+        lines.append(f"  %argument.{n} = trunc {memory} %argument.{n}.m to {kind}")
+    return lines
+
+
+def _addresses(layout: Layout, memory: str, letter: str) -> list[str]:
+    lines = []
+    for name, offset, _ in layout.shared:
+        lines.append(
+            f"  %{letter}.{name[4:]} = getelementptr inbounds i8, ptr {memory}, i64 {offset}"
+        )
+    lines += [
+        f"  %{letter}.dynamic = getelementptr inbounds i8, ptr {memory}, i64 {layout.dynamic_offset}",
+        f"  %{letter}.behind = getelementptr inbounds i8, ptr %{letter}.dynamic, i64 %dynamic",
+    ]
+    lines += [
+        f"  %{letter}.{name[4:]} = getelementptr inbounds i8, ptr %{letter}.behind, i64 {offset}"
+        for name, offset in layout.fixed
+    ]
+    for name, before in layout.threads:
+        n = f"%{letter}.{name[4:]}"
+        lines += [
+            f"  {n}.o = mul nuw nsw i64 %places, {before}",
+            f"  {n}.a = add nuw nsw i64 {n}.o, {layout.fixed_bytes}",
+            f"  {n} = getelementptr inbounds i8, ptr %{letter}.behind, i64 {n}.a",
+        ]
+    return lines
+
+
+def _blocks_function(
+    kernel: CutKernel, layout: Layout, blocks: BlocksCode, states: list[str], settings: Settings,
+    cooperative: bool,
+) -> list[str]:  # fmt: skip
+    alias = "" if settings.ordered else "noalias "
+    aligned = dict.fromkeys(layout.names(), 64)
+    aligned.update({name: 64 if offset % 64 == 0 else 16 for name, offset, _ in layout.shared})
+    parameters = [
+        *(f"{kind} {name}" for kind, name in kernel.function.parameters[2:]),
+        *(f"ptr {alias}nonnull align {aligned[name]} {name}" for name in layout.names()),
+        "ptr %na.memory, i64 %na.first_block, i64 %na.end_block",
+        _extents(),
+        "i64 %na.dynamic_bytes, ptr %na.excinfo, ptr %na.turns, ptr %na.turns_of_blocks",
+    ]
+    number = ["  %na.block = add i64 %na.b, 0"]
+    if settings.ordered:
+        number = [
+            "  %na.turn = getelementptr inbounds i64, ptr %na.turns_of_blocks, i64 %na.b",
+            "  %na.block = load i64, ptr %na.turn",
+        ]
+    return [
+        f"define internal i32 @na.blocks({', '.join(parameters)}) noinline {{",
+        "na.top:",
+        *blocks.variables(),
+        *(f"  %na.{e}64 = zext nneg i32 %na.{e} to i64" for e in _EXTENTS),
+        "  %na.rows = mul nuw nsw i64 %na.wy64, %na.wz64",
+        "  %na.threads = mul nuw nsw i64 %na.wx64, %na.rows",
+        "  %na.memory64 = ptrtoint ptr %na.memory to i64",
+        "  br label %blocks",
+        "blocks:",
+        "  %na.b = phi i64 [ %na.first_block, %na.top ], [ %na.b1, %done ]",
+        *number,
+        "  %na.bx64 = urem i64 %na.block, %na.gx64",
+        "  %na.bq = udiv i64 %na.block, %na.gx64",
+        "  %na.by64 = urem i64 %na.bq, %na.gy64",
+        "  %na.bz64 = udiv i64 %na.bq, %na.gy64",
+        *(
+            line
+            for e in ("bx", "by", "bz")
+            for line in (
+                f"  %na.{e}.t = trunc i64 %na.{e}64 to i32",
+                f"  %na.{e} = and i32 %na.{e}.t, {_MOST}",
+            )
+        ),
+        *blocks.at_begin(),
+        "  br label %states",
+        *states,
+        *blocks.at_end(),
+        "done:",
+        *(["  store i32 0, ptr %na.state"] if cooperative else []),
+        "  %na.b1 = add nuw nsw i64 %na.b, 1",
+        "  %na.more = icmp slt i64 %na.b1, %na.end_block",
+        "  br i1 %na.more, label %blocks, label %na.end",
+        "na.end:",
+        "  ret i32 0",
+        "}",
+    ]
+
+
+def _needed_helpers() -> list[str]:
+    return [CHOOSE, RECORD, FILL]
+
+
+def _declarations(rest: list[str], settings: Settings) -> list[str]:
+    wanted = {
+        "@llvm.smin.i32(": "declare i32 @llvm.smin.i32(i32, i32)",
+        "@llvm.smax.i32(": "declare i32 @llvm.smax.i32(i32, i32)",
+        "@llvm.umin.i64(": "declare i64 @llvm.umin.i64(i64, i64)",
+        "@llvm.memset.p0.i64(": "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+        "@llvm.memcpy.p0.p0.i64(": "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+    }
+    if settings.ordered:
+        wanted["@numbasync_access("] = (
+            "declare i64 @numbasync_access(i64, i64, i64, i64, i64, i64, i64, i64)"
+        )
+    there = [line for line in rest if line.startswith("declare")]
+    return [text for name, text in wanted.items() if not any(name in line for line in there)]
+
+
+def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
+    lines = []
+    if settings.parallel:
+        lines = ["!9000 = distinct !{}", '!9001 = !{!"llvm.loop.parallel_accesses", !9000}']
+        for n in range(1, blocks.out.loops + 1):
+            number = FIRST_LOOP + n
+            lines.append(f"!{number} = distinct !{{!{number}, !9001}}")
+    return lines
