@@ -116,19 +116,18 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
 
     def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
         signature = sig.as_function()
-        own = _own().get(getattr(fn, "typing_key", None))
-        key = fn.get_impl_key(signature) if isinstance(fn, types.Callable) else fn
-        user = self.session.functions.get(key) if isinstance(key, int) else None
-        if user is not None:
-            return _wrap_impl(user, self, signature)
-        for selector in (own, _own().get(key)):
-            if selector is None:
-                continue
-            try:
-                return _wrap_impl(selector.find(signature.args), self, signature)
-            except NumbaNotImplementedError:
-                pass
-        return super().get_function(fn, sig, _firstcall)
+        emit = _found(getattr(fn, "typing_key", None), signature)
+        if emit is None:
+            key = fn.get_impl_key(signature) if isinstance(fn, types.Callable) else fn
+            is_user = isinstance(key, int)
+            emit = self.session.functions.get(key) if is_user else _found(key, signature)
+        if emit is None:
+            return super().get_function(fn, sig, _firstcall)
+        return _wrap_impl(emit, self, signature)
+
+    def numbas_function(self, fn: Any, sig: Any) -> Any:
+        """What `numba.cuda` emits."""
+        return super().get_function(fn, sig)
 
     def cast(self, builder: Any, val: Any, fromty: Any, toty: Any) -> Any:
         from numbasync.backend.cpu.target import small_float_calls
@@ -161,6 +160,15 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
 
 _selectors: dict[Any, OverloadSelector] = {}
 _seen = 0
+
+
+def _found(key: Any, signature: Any) -> Any:
+    """What of `OWN` is emitted for a key and types of arguments; None if nothing is."""
+    selector = None if key is None else _own().get(key)
+    try:
+        return selector and selector.find(signature.args)
+    except NumbaNotImplementedError:
+        return None
 
 
 def _own() -> dict[Any, OverloadSelector]:

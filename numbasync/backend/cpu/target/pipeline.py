@@ -61,6 +61,12 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         array = getattr(part, "value" if self.expression is not None else "target", None)
         return text_of(self.func_ir, array)
 
+    def argument_text(self, number: int) -> str:
+        """How the source calls an argument of the call that is being lowered."""
+        call = self.expression
+        arguments = call.args if call is not None and call.op == "call" else ()
+        return text_of(self.func_ir, arguments[number] if number < len(arguments) else None)
+
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(_passes.BaseNativeLowering):  # type: ignore[misc, unused-ignore]
