@@ -35,9 +35,9 @@ def write_at(z: na.KernelOutput, i: Any) -> None:
 @na.launcher
 @cuda.jit
 def with_array(z: na.KernelOutput) -> None:
-    own = cuda.local.array(512, np.float32)
-    own[511] = 1
-    z[0] += own[511]
+    held = cuda.shared.array(512, np.float32)
+    held[511] = 1
+    z[0] += held[511]
 
 
 @contextmanager
