@@ -28,7 +28,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 def _check(context: TargetContext, shape: tuple[int, ...], dtype: Any, is_shared: bool) -> None:
     """Refuse what numba-cuda refuses while it lowers."""
     is_dynamic = is_shared and len(shape) == 1 and shape[0] <= 0
-    if math.prod(shape) <= 0 and not is_dynamic:
+    if math.prod(shape) <= 0 and not (is_dynamic and shape[0] == 0):
         raise ValueError("array length <= 0")
     model = context.data_model_manager[dtype]
     is_known = (

@@ -14,6 +14,7 @@ from numba.cuda.core.base import OverloadSelector, _wrap_impl
 from numba.cuda.core.errors import NumbaNotImplementedError
 from numba.cuda.core.imputils import Registry
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.typing import templates
 
 from numbasync.backend.cpu.target.module import I8, types
 from numbasync.backend.cpu.target.session import Session
@@ -110,6 +111,21 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     def target_data(self) -> Any:
         return self._target_data
 
+    def refresh(self) -> None:
+        """See what was registered since, if something was."""
+        count = sum(_size(r) for r in (*self._registries, templates.builtin_registry))
+        if count != self.session.registered:
+            super().refresh()
+            self.session.registered = sum(
+                _size(r) for r in (*self._registries, templates.builtin_registry)
+            )
+
+    def get_abi_sizeof(self, ty: Any) -> int:
+        """Numba's, which has LLVM parse a module for each question."""
+        if ty not in self.session.sizes:
+            self.session.sizes[ty] = super().get_abi_sizeof(ty)
+        return int(self.session.sizes[ty])
+
     @cached_property
     def conventions(self) -> CallConv:
         return CallConv(self)
@@ -156,6 +172,11 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
         from numbasync.backend.cpu.target.functions import compile_subroutine
 
         return compile_subroutine(self, impl, sig, locals or {}, flags)
+
+
+def _size(registry: Any) -> int:
+    """How many things are registered."""
+    return sum(len(value) for value in vars(registry).values() if isinstance(value, list))
 
 
 _selectors: dict[Any, OverloadSelector] = {}

@@ -21,9 +21,21 @@ _dispatchers: Any = CUDADispatcher
 _CAPABILITY = (9, 0)  # some GPU's: with atomic operations of float64
 
 
+class _Flags(CUDAFlags):  # type: ignore[misc, unused-ignore]
+    """Numba's flags, compared by those that are set: it looks up calls by them."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._values)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Flags and self._values == other._values
+
+
 def flags_of(options: dict[str, Any], debug: bool) -> Any:
     """Numba's flags for what `cuda.jit` was told."""
-    flags = CUDAFlags()
+    flags = _Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug or options.get("debug") else "numpy"
     flags.inline = options.get("inline", "never")

@@ -36,6 +36,8 @@ class Session:
         linked: text of modules whose functions this one calls.
         replaced: names of functions of GPUs, in whose place there is something else.
         shared: memory of each shared array, and the element at which it begins.
+        registered: how many things Numba knew when it was asked last.
+        sizes: in bytes, of types of LLVM.
         collectives: how many operations of threads that meet there are so far.
         refused: what makes the kernel one for a GPU only.
     """
@@ -53,6 +55,8 @@ class Session:
         self.keep: list[Any] = []
         self.shared: list[tuple[Any, Any]] = []
         self.collectives = 0
+        self.registered = -1
+        self.sizes: dict[Any, int] = {}
         self.refused = ""
         self.replaced: set[str] = set()
         self.kernel = Site("", "", 0, "")
