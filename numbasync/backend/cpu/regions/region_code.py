@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from numbasync.backend.cpu.regions.cut import BARRIER, FAIL, CutKernel, Level
@@ -73,11 +73,13 @@ class Settings:
         parallel: tell LLVM that the threads' accesses do not depend on each other.
         ordered: threads come in an order that the caller gives, and stop at the first error.
         row: blocks have one row of threads.
+        hoists_checks: make checks of indices before the loops where they allow it.
     """
 
     parallel: bool = True
     ordered: bool = False
     row: bool = False
+    hoists_checks: bool = True
 
 
 @dataclass(slots=True)
@@ -86,17 +88,32 @@ class Written:
 
     Attributes:
         places: type and name of variables of the function.
-        loops: how many have metadata.
+        loops: of each with metadata, whether LLVM may make vectors of it.
     """
 
     lines: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    loops: int = 0
+    loops: list[bool] = field(default_factory=list)
 
-    def loop_metadata(self) -> str:
+    def loop_metadata(self, has_vectors: bool) -> str:
         """What marks a loop over threads as one whose accesses do not depend on each other."""
-        self.loops += 1
-        return f", !llvm.loop !{FIRST_LOOP + self.loops}"
+        self.loops.append(has_vectors)
+        return f", !llvm.loop !{FIRST_LOOP + len(self.loops) - 1}"
+
+
+def _with_ways(
+    kernel: CutKernel, region: Region, taken: Mapping[str, str]
+) -> tuple[dict[str, list[Instruction]], Region]:
+    """The blocks of a region in which some branches go one way only."""
+    blocks = {b: kernel.function.blocks[b] for b in region.blocks}
+    for block, following in taken.items():
+        jump = Instruction("", "br", "void", f"br label {following}", labels=(following,))
+        blocks[block] = [*blocks[block][:-1], jump]
+    graph = {b: () if c[-1].opcode == BARRIER else c[-1].labels for b, c in blocks.items()}
+    reached = reached_from(graph, [kernel.starts()[region.start]])
+    blocks = {b: code for b, code in blocks.items() if b in reached}
+    fails = any(code[-1].opcode == FAIL for code in blocks.values())
+    return blocks, Region(region.start, list(blocks), region.ends, region.varies, fails)
 
 
 class RegionCode:
@@ -105,16 +122,21 @@ class RegionCode:
     Args:
         level: whose threads its loop runs over: a warp's or a block's.
         masked: only those threads that wait at its start.
+        suffix: of the names, for another copy.
+        taken: by block, the only way from there that this copy has.
     """
 
     def __init__(
         self, kernel: CutKernel, kept: Kept, layout: Layout, settings: Settings, region: Region,
-        level: Level, masked: bool, out: Written,
+        level: Level, masked: bool, out: Written, suffix: str = "",
+        taken: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._kernel, self._kept, self._settings = kernel, kept, settings
         self._blocks = kernel.function.blocks
+        if taken:
+            self._blocks, region = _with_ways(kernel, region, taken)
         self.region, self.level, self.masked = region, level, masked
-        self.tag = f"{'w' if level is Level.WARP else 'r'}{region.start}{'m' if masked else ''}"
+        self.tag = f"{'w' if level is Level.WARP else 'r'}{region.start}{'m' if masked else ''}{suffix}"
         self.varies = region.varies or masked
         self._out = out
         self._group = ", !llvm.access.group !9000" if settings.parallel else ""
@@ -169,7 +191,7 @@ class RegionCode:
                 )
         for i in self._made_before:
             lines.append(f"  {self._initial[i.result]} = {i.renamed(self._initial_names)}")
-        loops = Loops(tag, self.level, self._settings, self._out)
+        loops = Loops(tag, self.level, self._settings, self._out, not self.region.fails)
         lines += loops.head()
         self._write_body()
         if self.varies and not self.masked:
@@ -327,7 +349,7 @@ class RegionCode:
                 incoming = [
                     (self._phi_names.get((v, b), self._names.get(v, v)), self._names[b])
                     for v, b in i.incoming
-                    if b in self._names
+                    if b in self._names and block in self._blocks[b][-1].labels
                 ]
                 flags = i.text[4 : i.text.index(i.type + " [")]
                 joined = ", ".join(f"[ {v}, {b} ]" for v, b in incoming)
