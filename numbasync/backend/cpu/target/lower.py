@@ -162,11 +162,22 @@ def _finished(session: Session) -> str:
 def _is_straight(session: Session) -> bool:
     if "barrier" in session.uses or "grid" in session.uses:
         return False
-    for function in session.module.functions:
-        seen: set[int] = set()
-        for block in function.blocks:
-            seen.add(id(block))
-            operands = block.terminator.operands if block.terminator is not None else ()
-            if any(id(o) in seen for o in operands if isinstance(o, ir.Block)):
-                return False
-    return True
+    return not any(map(_has_loop, session.module.functions))
+
+
+def _has_loop(function: Any) -> bool:
+    entered: set[Any] = set()
+    left: set[Any] = set()
+    waiting = list(function.blocks[:1])
+    while waiting:
+        block = waiting[-1]
+        if block in entered:
+            left.add(waiting.pop())
+            continue
+        entered.add(block)
+        operands = block.terminator.operands if block.terminator is not None else ()
+        following = [o for o in operands if isinstance(o, ir.Block)]
+        if any(b in entered and b not in left for b in following):
+            return True
+        waiting += [b for b in following if b not in entered]
+    return False
