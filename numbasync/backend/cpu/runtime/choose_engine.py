@@ -93,6 +93,8 @@ def _compiled(
         raise
     except Exception as error:  # Numba raises many classes
         numba_cuda.check(dispatcher, keys)  # a refusal on a GPU is the better reason
+        if isinstance(error, UnsupportedKernelError):
+            raise
         raise UnsupportedKernelError(
             f"kernel {dispatcher.py_func.__name__} is not compiled on the CPU device, though it is "
             f"for a GPU: {_reason(error)}."
