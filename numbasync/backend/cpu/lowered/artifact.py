@@ -31,7 +31,6 @@ class Artifact:
         sites: what numbers of places in the records of blocks mean.
         exceptions: class and arguments of what the kernel may raise.
         is_straight: whether it is known that a thread does a few steps and ends.
-        source: the intermediate code, for whoever wants to look at it.
         keep: what has to live as long as the code; nothing, if the code can be kept on disk.
     """
 
@@ -42,7 +41,6 @@ class Artifact:
     is_straight: bool
     atomics: bool
     has_fences: bool
-    source: str
     keep: tuple[Any, ...] = ()
 
     def has_atomics(self) -> bool:
@@ -81,7 +79,6 @@ def make(
         is_straight=module.is_straight,
         atomics=module.has_atomics,
         has_fences=module.has_fences,
-        source=module.text,
         keep=tuple(module.keep),
     )
 

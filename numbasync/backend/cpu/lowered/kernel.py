@@ -65,10 +65,6 @@ class Lowered(BlockKernel):
         self._costs = Costs(made.atomics)
         self.check_shared_bytes()
 
-    @property
-    def source(self) -> str:
-        return self._code(_ROW).artifact.source
-
     def _load(self, block: Dim3) -> bool:
         """Whether there is code on disk for such blocks."""
         for is_row in (True, False):
