@@ -10,7 +10,7 @@ from typing import Any
 from numba.cuda import cgutils, stubs
 from numba.cuda.np import arrayobj
 
-from numbasync.backend.cpu.library.entry_points import OUT_OF_RANGE
+from numbasync.backend.cpu.record import OUT_OF_RANGE
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.context import OWN, TargetContext

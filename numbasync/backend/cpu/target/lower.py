@@ -12,7 +12,7 @@ from numba.core.target_extension import target_override
 from numba.cuda.core.compiler_lock import global_compiler_lock
 
 from numbasync.backend.bfloat16_type import register
-from numbasync.backend.cpu.compiler.program import Site
+from numbasync.backend.cpu.record import Site
 from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     arrays,
     atomic_operations,
@@ -27,7 +27,7 @@ from numbasync.backend.cpu.target.builder import define
 from numbasync.backend.cpu.target.context import TargetContext, target_data
 from numbasync.backend.cpu.target.functions import compile_function, dispatchers_of, flags_of
 from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Options, types
-from numbasync.backend.cpu.target.session import RefusedError, Session
+from numbasync.backend.cpu.target.session import Session
 from numbasync.errors import UnsupportedKernelError
 
 _SPACE = re.compile(r" addrspace\(\d+\)")
@@ -54,19 +54,14 @@ def lower(
     code = function.__code__
     session.kernel = Site(code.co_name, code.co_filename, code.co_firstlineno, "")
     register()
-    try:
-        with _compiler_of(session) as context:
-            flags = flags_of({"fastmath": options.fastmath}, options.debug)
-            result = compile_function(context, function, tuple(argument_types), types.void, flags)
-            _define_rest(context)
-            _refuse_unknown(session)
-            arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
-    except Exception as error:
-        if session.refused:
-            raise UnsupportedKernelError(
-                f"kernel {function.__name__} uses {session.refused}."
-            ) from (None if isinstance(error, RefusedError) else error)
-        raise
+    with _compiler_of(session) as context:
+        flags = flags_of({"fastmath": options.fastmath}, options.debug)
+        result = compile_function(context, function, tuple(argument_types), types.void, flags)
+        _define_rest(context)
+        _refuse_unknown(session)
+        arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
+    if session.refused:
+        raise UnsupportedKernelError(f"kernel {function.__name__} uses {session.refused}.")
     text = _finished(session)
     return Module(
         text=text,
@@ -115,7 +110,7 @@ def _refuse_unknown(session: Session) -> None:
         is_known = function.blocks or name in session.linked or name in session.replaced
         if not is_known and not name.startswith(("na.", "llvm.")):
             if not binding.address_of_symbol(name):
-                raise session.refuse(f"a call of {name}")
+                session.refuse(f"a call of {name}")
 
 
 def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:

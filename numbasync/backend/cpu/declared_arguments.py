@@ -1,4 +1,4 @@
-"""Conversion of arguments to the types of a kernel's declared signature.
+"""Types of arguments, and their conversion to those of a kernel's declared signature.
 
 A launch on a GPU converts them by writing them into memory of those types, and refuses an integer
 that the declared type does not hold.
@@ -15,7 +15,7 @@ from numba.np.numpy_support import as_dtype
 
 from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16, from_dtype
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.options import types
 from numbasync.backend.declared_signatures import declared, resolved
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import DTypeError, KernelCompileError
@@ -73,7 +73,7 @@ def formal(dispatcher: Any, keys: tuple[Hashable, ...]) -> Formal | None:
     """
     if not declared(dispatcher):
         return None
-    actual = tuple(_type_of(k) for k in keys)
+    actual = tuple(type_of(k) for k in keys)
     name = dispatcher.py_func.__name__
     try:
         chosen = resolved(dispatcher, actual)
@@ -84,9 +84,10 @@ def formal(dispatcher: Any, keys: tuple[Hashable, ...]) -> Formal | None:
     return None if chosen == actual else Formal(name, chosen)
 
 
-def _type_of(key: Hashable) -> Any:
+def type_of(key: Hashable) -> Any:
+    """Numba's type of an argument, by its part of a variant's key."""
     if isinstance(key, ArrayKey):
         return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
     if isinstance(key, tuple):
-        return types.BaseTuple.from_types([_type_of(k) for k in key])
+        return types.BaseTuple.from_types([type_of(k) for k in key])
     return key

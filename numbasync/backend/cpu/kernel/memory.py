@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync.backend.cpu.library.entry_points import FIELDS
+from numbasync.backend.cpu.record import FIELDS
 from numbasync.errors import KernelError
 from numbasync.native import compiled, core, known
 
@@ -52,7 +52,7 @@ class BlockMemory:
         self._bytes[:, 8 * word : 8 * word + 8].view(np.int64)[:] = value
 
     def record(self) -> list[int]:
-        """The record of the first block that stopped; see `entry_points.FIELDS`."""
+        """The record of the first block that stopped; see `record.FIELDS`."""
         (stopped,) = np.nonzero(self._outcomes)
         words: list[int] = self._records[stopped[0] if len(stopped) else 0].tolist()
         return words

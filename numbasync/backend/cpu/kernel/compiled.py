@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from numba.core.errors import NumbaError
-
 from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
-from numbasync.backend.cpu.compiler.block_kernel import BlockKernel
-from numbasync.backend.cpu.compiler.block_memory import BlockMemory, memory_of_blocks
-from numbasync.backend.cpu.compiler.block_scheduling import Costs
-from numbasync.backend.cpu.compiler.kernel_errors import error_of
-from numbasync.backend.cpu.compiler.numba_cuda import type_on_gpu
-from numbasync.backend.cpu.compiler.program import RECORD_BYTES
-from numbasync.backend.cpu.library.disk_cache import store_of
-from numbasync.backend.cpu.library.entry_points import RAISED
-from numbasync.backend.cpu.lowered.artifact import Artifact, LoadedCode, make
-from numbasync.backend.cpu.lowered.cache_key import key_of
+from numbasync.backend.cpu.disk_cache import store_of
+from numbasync.backend.cpu.kernel.artifact import Artifact, LoadedCode, make
+from numbasync.backend.cpu.kernel.block_kernel import BlockKernel
+from numbasync.backend.cpu.kernel.cache_key import key_of
+from numbasync.backend.cpu.kernel.errors import error_of
+from numbasync.backend.cpu.kernel.memory import BlockMemory, memory_of_blocks
+from numbasync.backend.cpu.kernel.scheduling import Costs
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
+from numbasync.backend.cpu.record import RAISED, RECORD_BYTES
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
-from numbasync.errors import UnsupportedKernelError
 
 _ROW = (1, 1, 1)  # a block of one row
 
 
-class Lowered(BlockKernel):
+class Compiled(BlockKernel):
     """A kernel, typed and lowered by Numba for the processor."""
 
     def __init__(
         self,
         dispatcher: Any,
-        keys: tuple[Hashable, ...],
+        argument_types: tuple[Any, ...],
         max_threads: int,
         instrumented: bool = False,
     ) -> None:
         super().__init__(dispatcher.py_func, max_threads)
-        self._argument_types = tuple(type_on_gpu(k) for k in keys)
-        refuse_in_tuples(self._argument_types)
+        self._argument_types = argument_types
+        refuse_in_tuples(argument_types)
         target_options = dispatcher.targetoptions
         self._options = target.Options(
             fastmath=bool(target_options.get("fastmath")),
@@ -70,7 +65,7 @@ class Lowered(BlockKernel):
         for is_row in (True, False):
             if self._store is None or self._key is None or not self._suits(is_row, block):
                 continue
-            kept = self._store.load_parts((self._key, is_row))
+            kept = self._store.load((self._key, is_row))
             if kept is not None:
                 self._plain.append(LoadedCode(kept[0], self._argument_types, kept[1]))
                 return True
@@ -98,7 +93,7 @@ class Lowered(BlockKernel):
                 code = LoadedCode(artifact, self._argument_types)
                 if self._store is not None and self._key is not None and not artifact.keep:
                     key = self._key, artifact.code.is_row
-                    self._store.save_parts(key, artifact, code.call.object_code)
+                    self._store.save(key, artifact, code.call.object_code)
                 self._plain.append(code)
             return code
 
@@ -131,12 +126,7 @@ class Lowered(BlockKernel):
         with self._making:
             if self._checked is None:
                 options = replace(self._options, checked=True)
-                try:
-                    artifact = make(self.function, self._argument_types, options, row=False)
-                except NumbaError as why:
-                    raise UnsupportedKernelError(
-                        f"kernel {self.name} cannot be checked: {why}"
-                    ) from None
+                artifact = make(self.function, self._argument_types, options, row=False)
                 self._checked = LoadedCode(artifact, self._argument_types)
             return self._checked
 

@@ -15,10 +15,12 @@ from typing import Any
 from llvmlite import binding
 
 from numbasync.backend.cpu import regions, target
-from numbasync.backend.cpu.compiler.program import Site
-from numbasync.backend.cpu.lowered import accesses, printing
-from numbasync.backend.cpu.lowered.calls import call_of, launch_of
+from numbasync.backend.cpu.kernel import accesses, printing
+from numbasync.backend.cpu.kernel.arguments import call_of, launch_of
+from numbasync.backend.cpu.record import Site
+from numbasync.backend.cpu.target.refusals import refusal
 from numbasync.backend.protocols import Dim3
+from numbasync.errors import UnsupportedKernelError
 
 _OF_MORE_AXES = re.compile(r'call [^\n]*@"?na\.[tw][yz]"?\(')
 
@@ -56,12 +58,21 @@ class Artifact:
 def make(
     function: FunctionType, argument_types: tuple[Any, ...], options: target.Options, row: bool
 ) -> Artifact:
-    """Compile a kernel. Raises Numba's errors.
+    """Compile a kernel.
 
     Args:
         row: for blocks of one row of threads alone, if the kernel does not ask for more.
+
+    Raises:
+        KernelCompileError: Numba refuses it, as for a GPU.
+        UnsupportedKernelError: it uses something that only a GPU has.
     """
-    module = target.lower(function, argument_types, options)
+    try:
+        module = target.lower(function, argument_types, options)
+    except UnsupportedKernelError:
+        raise
+    except Exception as error:  # Numba raises many classes
+        raise refusal(function, argument_types, error) from error
     text = accesses.with_definitions(module.text) if options.checked else module.text
     code = regions.build(
         str(binding.parse_assembly(text)),  # as LLVM writes it

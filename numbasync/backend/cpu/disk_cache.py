@@ -12,7 +12,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba.core import caching
@@ -20,34 +20,6 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from numbasync.backend import checked_caches
-from numbasync.backend.protocols import Dim3
-
-
-class Entry(NamedTuple):
-    """A compiled kernel: Numba's result, the generated source, and the bytes of memory of a block
-    without dynamic shared memory.
-    """
-
-    result: Any  # owns the memory of the code
-    source: str
-    fixed_bytes: int
-
-    @property
-    def run(self) -> Callable[..., None]:
-        entry_point: Callable[..., None] = self.result.entry_point
-        return entry_point
-
-    @property
-    def dynamic_offset(self) -> int:
-        return self.fixed_bytes
-
-    def memory_bytes(self, threads: int, shared_bytes: int) -> int:
-        """Memory of a block, of however many threads."""
-        return self.fixed_bytes + shared_bytes
-
-    def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], None]:
-        """What `run` takes before memory and arguments, for some blocks; and nothing to keep."""
-        return (first, end, *block, *grid), None
 
 
 class Store:
@@ -61,21 +33,7 @@ class Store:
         self._numbas: Any = checked_caches.Places(function)
         self._file: Any = checked_caches.file_of(self._numbas, ".numbasync")
 
-    def load(self, key: Hashable) -> Entry | None:
-        """The entry that was saved under `key`; None if there is none, or it cannot be read."""
-        with global_compiler_lock:
-            target: Any = cpu_target.target_context
-            target.refresh()
-            kept = self.load_parts(key)
-            if kept is None:
-                return None
-            try:
-                reduced, source, fixed_bytes = kept
-                return Entry(self._numbas.rebuild(target, reduced), source, fixed_bytes)
-            except Exception:  # another version's: each raises errors of its own
-                return None
-
-    def load_parts(self, key: Hashable) -> tuple[Any, ...] | None:
+    def load(self, key: Hashable) -> tuple[Any, ...] | None:
         """What was saved under `key`; None if there is nothing, or it cannot be read."""
         try:
             data = self._file.load(key)
@@ -84,19 +42,29 @@ class Store:
         # Two processes that save at once may both take the same file for their data.
         return None if data is None or data[0] != key else data[1:]
 
-    def save(self, key: Hashable, entry: Entry) -> None:
-        """Save the entry, if Numba can."""
-        with global_compiler_lock:
-            if self._numbas.check_cachable(entry.result):
-                reduced = self._numbas.reduce(entry.result)
-                self.save_parts(key, reduced, entry.source, entry.fixed_bytes)
-
-    def save_parts(self, key: Hashable, *parts: Any) -> None:
+    def save(self, key: Hashable, *parts: Any) -> None:
         """Save what can be pickled. Errors of the file system are ignored: a kernel also runs when
         the disk is full.
         """
         with contextlib.suppress(OSError):
             self._file.save(key, (key, *parts))
+
+    def load_result(self, key: Hashable) -> Any:
+        """Numba's result of a function, as it was saved; None if it was not."""
+        with global_compiler_lock:
+            target: Any = cpu_target.target_context
+            target.refresh()
+            kept = self.load(key)
+            try:
+                return kept and self._numbas.rebuild(target, kept[0])
+            except Exception:  # another version's: each raises errors of its own
+                return None
+
+    def save_result(self, key: Hashable, result: Any) -> None:
+        """Save Numba's result of a function, if Numba can."""
+        with global_compiler_lock:
+            if self._numbas.check_cachable(result):
+                self.save(key, self._numbas.reduce(result))
 
 
 def store_of(dispatcher: Any) -> Store | None:
@@ -134,7 +102,7 @@ def _version() -> str:
     import numba
 
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return f"{numba.__version__} {llvmlite.__version__} {np.__version__} {digest.hexdigest()}"
 

@@ -11,15 +11,15 @@ from concurrent.futures import Future
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from numbasync.backend.cpu.compiler.block_memory import (
+from numbasync.backend.cpu.declared_arguments import Formal
+from numbasync.backend.cpu.kernel.memory import (
     BlockMemory,
     memory_of_blocks,
     memory_of_thread,
 )
-from numbasync.backend.cpu.compiler.block_scheduling import PARTS, Costs, helpers, workers
-from numbasync.backend.cpu.library.declared_arguments import Formal
-from numbasync.backend.cpu.library.processor_code import ProcessorCode
+from numbasync.backend.cpu.kernel.scheduling import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.limits import LIMITS
+from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError
 from numbasync.native import compiled, known

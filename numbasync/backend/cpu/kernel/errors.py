@@ -6,10 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from numbasync import vectors
-from numbasync.backend.cpu.compiler.program import Site
-from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
+from numbasync.backend.cpu.record import (
+    DIVERGED,
+    INPUT_WRITTEN,
+    MISALIGNED,
+    NO_SITE,
+    OUT_OF_RANGE,
+    OUTSIDE_TILE,
+    OVERFLOWN,
+    RACE,
+    RAISED,
+    UNWRITTEN,
+    WAITS_FOR_EVER,
+    Site,
+)
 from numbasync.errors import (
     BarrierDivergenceError,
     DataRaceError,
@@ -22,8 +34,6 @@ from numbasync.errors import (
     TileOverrunError,
     UninitialisedReadError,
 )
-
-NO_SITE = -1  # somewhere in the kernel
 
 _Place = tuple[int, ...]
 
@@ -47,7 +57,7 @@ def error_of(
     """The error to raise.
 
     Args:
-        record: see `entry_points.FIELDS`.
+        record: see `record.FIELDS`.
         error: the exception that Numba, or the kernel, raised.
         shadow: the shadow memory of a checked launch.
     """
@@ -59,7 +69,7 @@ def error_of(
         return KernelError(f"{where}{type(error).__name__}: {error}")
     site = program.sites[number]
     source_line = f" ({site.file}:{site.line})"
-    if outcome == entry_points.DIVERGED:
+    if outcome == DIVERGED:
         return BarrierDivergenceError(
             f"kernel {program.name}, block {_tuple(place[:3])}: {index} of {extent} threads wait "
             f"at {site.what}, line {site.line}, but thread {_tuple(place[3:])} has returned or "
@@ -67,17 +77,17 @@ def error_of(
             "Guard the work between barriers, not the barriers: if i < n: ...; then "
             f"{site.what}() outside the if."
         )
-    if outcome == entry_points.RAISED:
+    if outcome == RAISED:
         return KernelError(f"{where}{type(error).__name__}: {error}{source_line}")
-    if outcome == entry_points.OUT_OF_RANGE:
+    if outcome == OUT_OF_RANGE:
         return OutOfBoundsError(
             f"{where}IndexError: index {index} is out of bounds for axis {axis} of {site.what}, "
             f"which has {extent}{source_line}"
         )
-    if outcome == entry_points.MISALIGNED:
+    if outcome == MISALIGNED:
         text = vectors.misaligned(site.what, index, extent, source_line)
         return MisalignedAccessError(f"{where}{text}")
-    if outcome == entry_points.RACE and shadow is not None:
+    if outcome == RACE and shadow is not None:
         return _race(program, where, site, index, place, shadow)
     return _FOUND[outcome](where, site, source_line, index)
 
@@ -124,11 +134,11 @@ def _waits_for_ever(where: str, site: Site, source_line: str, index: int) -> Exc
 
 
 _FOUND: dict[int, Callable[[str, Site, str, int], Exception]] = {
-    entry_points.UNWRITTEN: _unwritten,
-    entry_points.INPUT_WRITTEN: _input_written,
-    entry_points.OUTSIDE_TILE: _outside_tile,
-    entry_points.OVERFLOWN: _overflown,
-    entry_points.WAITS_FOR_EVER: _waits_for_ever,
+    UNWRITTEN: _unwritten,
+    INPUT_WRITTEN: _input_written,
+    OUTSIDE_TILE: _outside_tile,
+    OVERFLOWN: _overflown,
+    WAITS_FOR_EVER: _waits_for_ever,
 }
 
 

@@ -24,7 +24,7 @@ from numba import _dynfunc
 from numba.np.numpy_support import as_dtype
 
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.races.words import STATE, THREAD_ORDER
 from numbasync.backend.cpu.regions.machine_code import target_machine
 from numbasync.backend.protocols import Dim3

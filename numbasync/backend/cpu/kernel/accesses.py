@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from numbasync.backend.cpu.races import rules, words
-
-ACCESS = "numbasync_access"  # of `rules`
+from numbasync.backend.cpu.target.module import STOPPED
 
 _TEXT = f"""
 define internal i32 @na.access(i32 %mode, i32 %site, ptr %address, i64 %bytes) alwaysinline {{
@@ -30,7 +29,7 @@ judge:
   %x64 = zext i32 %x to i64
   %y64 = zext i32 %y to i64
   %z64 = zext i32 %z to i64
-  %kind64 = call i64 @{ACCESS}(i64 %m, i64 %a, i64 %bytes, i64 %mode64, i64 %site64, i64 %x64,
+  %kind64 = call i64 @{rules.SYMBOL}(i64 %m, i64 %a, i64 %bytes, i64 %mode64, i64 %site64, i64 %x64,
                                i64 %y64, i64 %z64)
   %is.wrong = icmp ne i64 %kind64, 0
   br i1 %is.wrong, label %wrong, label %right
@@ -41,7 +40,7 @@ wrong:
   %all.place = getelementptr i64, ptr %state, i64 {words.ALL}
   %all = load i64, ptr %all.place
   call void @na.note(i32 %kind, i32 %site, i64 0, i64 %some, i64 %all)
-  ret i32 {3}
+  ret i32 {STOPPED}
 right:
   ret i32 0
 }}
@@ -52,7 +51,7 @@ _NEEDED = {
     "na.ty": "i32 @na.ty()",
     "na.tz": "i32 @na.tz()",
     "na.note": "void @na.note(i32, i32, i64, i64, i64)",
-    ACCESS: f"i64 @{ACCESS}({', '.join(['i64'] * 8)})",
+    rules.SYMBOL: f"i64 @{rules.SYMBOL}({', '.join(['i64'] * 8)})",
 }
 
 

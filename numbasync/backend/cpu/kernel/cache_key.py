@@ -12,9 +12,11 @@ import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from numbasync.backend.cpu.compiler.cache_key import described
-from numbasync.backend.cpu.compiler.names import declared_types, device_function
-from numbasync.backend.cpu.library.disk_cache import key_of_own
+import numpy as np
+from numba.core.types import Type
+
+from numbasync.backend.cpu.disk_cache import key_of_own
+from numbasync.backend.cpu.program_functions import declared_types, device_function
 
 _OURS = ("numbasync", "numba", "numpy", "builtins", "math", "operator", "cmath", "ctypes")
 
@@ -83,7 +85,7 @@ def _value(value: Any, name: str, names: set[str], seen: set[types.FunctionType]
         return f"{name}={value.__qualname__} {[(m.name, repr(m.value)) for m in value]}"
     if isinstance(value, enum.Enum):
         return f"{name}={value!r}"
-    description = described(value)
+    description = _described(value)
     if description is None:
         raise _NamelessError
     return f"{name}={description}"
@@ -97,3 +99,33 @@ def _module(
     used = sorted(names & vars(module).keys())
     inner = [_value(vars(module)[n], n, names - {n}, seen) for n in used]
     return f"{name}={module.__name__} {inner}"
+
+
+def _described(value: Any) -> str | None:
+    """A description of a value, the same in every process; None if there is none."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.hasobject:
+            return None
+        array = np.asarray(value)
+        order = (array.flags.c_contiguous, array.flags.f_contiguous)
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        return f"{type(value).__name__} {array.dtype.descr} {array.shape} {order} {digest}"
+    if isinstance(value, tuple):
+        parts = [_described(part) for part in value]
+        return None if None in parts else f"{type(value).__qualname__}{parts}"
+    if isinstance(value, Type):
+        return f"type {value}"
+    return _name_of(value)
+
+
+def _name_of(value: Any) -> str | None:
+    """The qualified name of a function or class; None for users' own, which may change."""
+    name = getattr(value, "__name__", None)
+    module = getattr(value, "__module__", None) or type(value).__module__
+    if not isinstance(name, str) or not isinstance(module, str):
+        return None
+    if module.split(".")[0] not in _OURS:
+        return None
+    return f"{module} {getattr(value, '__qualname__', '')} {name}"
