@@ -160,13 +160,33 @@ def _finished(session: Session) -> str:
 
 
 def _is_straight(session: Session) -> bool:
-    if "barrier" in session.uses or "grid" in session.uses:
+    """Whether no thread takes more than a few steps."""
+    if session.linked or session.uses & {"barrier", "grid"}:
         return False
-    for function in session.module.functions:
-        seen: set[int] = set()
-        for block in function.blocks:
-            seen.add(id(block))
-            operands = block.terminator.operands if block.terminator is not None else ()
-            if any(id(o) in seen for o in operands if isinstance(o, ir.Block)):
-                return False
-    return True
+    return not any(_has_loop(f) for f in session.module.functions if f.blocks)
+
+
+def _has_loop(function: Any) -> bool:
+    """Whether a function's code may come to a block twice."""
+    done: set[Any] = set()
+    way: list[tuple[Any, Iterator[Any]]] = []
+    entered: set[Any] = set()
+
+    def enter(block: Any) -> None:
+        entered.add(block)
+        operands = block.terminator.operands if block.terminator is not None else ()
+        way.append((block, iter([o for o in operands if isinstance(o, ir.Block)])))
+
+    enter(function.entry_basic_block)
+    while way:
+        block, rest = way[-1]
+        following = next(rest, None)
+        if following is None:
+            way.pop()
+            entered.discard(block)
+            done.add(block)
+        elif following in entered:
+            return True
+        elif following not in done:
+            enter(following)
+    return False

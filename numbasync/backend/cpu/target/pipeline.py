@@ -88,7 +88,7 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(_passes.BaseNativeLowering):  # type: ignore[misc, unused-ignore]
-    _name = "numbasync_native_lowering"
+    _name = "cuda_native_lowering"
 
     @property
     def lowering_class(self) -> Any:
@@ -97,7 +97,7 @@ class _Lowering(_passes.BaseNativeLowering):  # type: ignore[misc, unused-ignore
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Inference(_passes.NopythonTypeInference):  # type: ignore[misc, unused-ignore]
-    _name = "numbasync_cuda_type_inference"
+    _name = "nopython_type_inference"
 
     def run_pass(self, state: Any) -> bool:
         context, state.typingctx = state.typingctx, Typing(state.typingctx)
