@@ -18,7 +18,7 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.dispatcher import CUDADispatcher
 
 from numbasync.backend.cpu.compiler.numba_cuda import FrontEnd
-from numbasync.backend.cpu.library.entry_points import OUT_OF_RANGE, RAISED
+from numbasync.backend.cpu.library.entry_points import OUT_OF_RANGE, OVERFLOWN, RAISED
 from numbasync.backend.cpu.races.words import ATOMIC, ATTEMPT, FENCE, FENCE_BLOCK, QUIET, READ, WRITE
 from numbasync.backend.cpu.target import Options, lower
 from numbasync.errors import UnsupportedKernelError
@@ -94,9 +94,6 @@ def turned(x, n):  # type: ignore[no-untyped-def]
     return result
 
 
-class Functions:
-    turn = turned
-
 
 def outer(call: Any, functions: Any) -> Any:
     module = linecache  # a module with a function in it
@@ -106,7 +103,7 @@ def outer(call: Any, functions: Any) -> Any:
     def kernel(z, x):  # type: ignore[no-untyped-def]
         i = cuda.threadIdx.x
         z[i] = call(x[i], 4) + 10 * functions[0](x[i], n=4)
-        z[i] += 100 * Functions.turn(x[i], 4) + 1000 * module.turn(x[i], 4)
+        z[i] += 100 * module.turn(x[i], 4)
 
     return kernel
 
@@ -115,7 +112,7 @@ def outer(call: Any, functions: Any) -> Any:
 def test_device_functions_by_every_way() -> None:
     x, z = np.arange(4, dtype=np.float32), np.zeros(4)
     made = launched(outer(turned, (turned,)), 1, 4, z, x)
-    assert z.tolist() == [3333, 2222, 1111, 0]
+    assert z.tolist() == [333, 222, 111, 0]
     # Static shared memory of a function is there once, however often it is called.
     assert made.module.text.count('@"na.shared.') - made.module.text.count('* @"na.shared.') == 1
 
@@ -317,6 +314,25 @@ def test_checked_kernels_tell_each_access() -> None:
     first = accessing.py_func.__code__.co_firstlineno
     assert [n - first for n in lines] == [2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 9, 10, 10]
     assert "na.access" not in lower(accessing, (types.int64[::1],) * 2).text
+
+
+@jit
+def cut(z, far):  # type: ignore[no-untyped-def]
+    i = np.int32(far) - 1
+    other = np.int32(far)
+    z[i] = other
+
+
+def test_checked_kernels_note_indices_that_do_not_fit() -> None:
+    made = launched(cut, 1, 1, z := np.zeros(4), 3, checked=True)
+    assert z.tolist() == [0, 0, 3, 0]
+    with pytest.raises(NoteError) as caught:
+        made.launch(1, 1, z, 2**32 + 3)
+    kind, site, *numbers = caught.value.args[:5]
+    assert (kind, numbers) == (OVERFLOWN, [0, 2**32 + 3, 0])
+    assert made.module.sites[site].what == "np.int32"
+    assert made.module.sites[site].line == cut.py_func.__code__.co_firstlineno + 2
+    launched(cut, 1, 1, z, 2**32 + 3)  # as on a GPU
 
 
 def test_printing() -> None:
