@@ -52,6 +52,7 @@ class Kernel:
         self.types = tuple(type_on_gpu(k) for k in keys)
         self.module: Module = lower(kernel, self.types, options)
         self.printed: list[str] = []
+        self.accesses: list[tuple[Any, ...]] = []  # mode, site, address, bytes
         self._engine = _engine(self.module, self._callbacks())
         address = self._engine.get_function_address
         self._state = (ctypes.c_int32 * 16).from_address(
@@ -74,6 +75,9 @@ class Kernel:
             "na.grid_barrier": ctypes.PYFUNCTYPE(None, integer)(lambda s: self._wait("grid", s)),
             "na.warp_barrier": ctypes.PYFUNCTYPE(None, integer, integer)(
                 lambda site, mask: self._wait("warp", site)
+            ),
+            "na.access": ctypes.PYFUNCTYPE(integer, integer, integer, place, wide)(
+                lambda *access: self.accesses.append(access) or 0
             ),
             "na.print": ctypes.PYFUNCTYPE(integer, place, place)(
                 lambda form, values: self.printed.append(printing.formatted(form, values)) or 0

@@ -160,24 +160,33 @@ def _finished(session: Session) -> str:
 
 
 def _is_straight(session: Session) -> bool:
-    if "barrier" in session.uses or "grid" in session.uses:
+    """Whether no thread takes more than a few steps."""
+    if session.linked or session.uses & {"barrier", "grid"}:
         return False
-    return not any(map(_has_loop, session.module.functions))
+    return not any(_has_loop(f) for f in session.module.functions if f.blocks)
 
 
 def _has_loop(function: Any) -> bool:
+    """Whether a function's code may come to a block twice."""
+    done: set[Any] = set()
+    way: list[tuple[Any, Iterator[Any]]] = []
     entered: set[Any] = set()
-    left: set[Any] = set()
-    waiting = list(function.blocks[:1])
-    while waiting:
-        block = waiting[-1]
-        if block in entered:
-            left.add(waiting.pop())
-            continue
+
+    def enter(block: Any) -> None:
         entered.add(block)
         operands = block.terminator.operands if block.terminator is not None else ()
-        following = [o for o in operands if isinstance(o, ir.Block)]
-        if any(b in entered and b not in left for b in following):
+        way.append((block, iter([o for o in operands if isinstance(o, ir.Block)])))
+
+    enter(function.entry_basic_block)
+    while way:
+        block, rest = way[-1]
+        following = next(rest, None)
+        if following is None:
+            way.pop()
+            entered.discard(block)
+            done.add(block)
+        elif following in entered:
             return True
-        waiting += [b for b in following if b not in entered]
+        elif following not in done:
+            enter(following)
     return False
