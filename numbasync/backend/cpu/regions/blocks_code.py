@@ -40,6 +40,7 @@ class BlocksCode:
         self._kernel, self._kept, self._layout, self._settings = kernel, kept, layout, settings
         self._regions, self._strict, self._saved = regions, strict, saved
         self.out = Written()
+        self.hoisted: dict[str, bool] = {}  # by region's name: whether its checks are before it
         self._wanted: list[tuple[str, int, bool]] = []
         self._written: set[tuple[str, int, bool]] = set()
         self._phases: dict[int, set[int]] = {}
@@ -154,6 +155,8 @@ class BlocksCode:
             mode = MEET_WARP if self._level(number) is Level.WARP else MEET
             lines += [f"{tag}.met:", f"  {_access(0, mode)}", f"  br label %{tag}.start"]
         hoisted = self._hoisted(level, region, tag) if region.fails and not masked else None
+        if region.fails and not masked:
+            self.hoisted[tag] = hoisted is not None
         if hoisted is None:
             self._write_copy(level, region, masked, "", {})
             return

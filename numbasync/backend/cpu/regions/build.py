@@ -117,7 +117,8 @@ def write_module(
         settings.row,
         cooperative,
         bool(kernel.barriers),
-        _notes(kernel, kept, regions, time.perf_counter() - light, light - began),
+        _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
+        | {"hoisted": sum(blocks.hoisted.values()), "checked": len(blocks.hoisted)},
     )
     return "\n".join(lines), code
 

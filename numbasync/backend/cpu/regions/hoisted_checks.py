@@ -29,6 +29,7 @@ from numbasync.backend.cpu.regions.instructions import Instruction
 from numbasync.backend.cpu.regions.llvm_types import split_list
 from numbasync.backend.cpu.regions.strides import AXES, Strides
 
+BEFORE = ""  # in the place of a block: where the region begins
 MOST_STRIDE = 1 << 16
 MOST_CORNERS = 16
 MOST_OPERATIONS = 400
@@ -129,6 +130,7 @@ class _Hoister:
         self._strides = {a: Strides(self._definitions, divergent, AXES[a]) for a in axes}
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._count = 0
+        self._led: dict[str, set[str]] = {}
         self.found = HoistedChecks({})
         self.extents = {a: ("0", f"%na.w{a}64") for a in axes}
 
@@ -201,7 +203,7 @@ class _Hoister:
 
     def _check(self, test: _Test, block: str) -> str:
         """The name of an i1: the test holds for all that come to the block."""
-        if test.predicate not in _INTERVALS or not self._is_fixed(test.right):
+        if not self._is_fixed(test.right):
             raise _NotHoistedError
         ranges: dict[str, tuple[str, str]] = {}  # by axis: first, and last, as i64 or as counters
         empty = []
@@ -217,7 +219,7 @@ class _Hoister:
             counter, first, last, is_none = self._counter(test.left, loop, block)
             ranges[counter] = first, last
             empty.append(is_none)
-        if 1 << len(ranges) > MOST_CORNERS:
+        if 1 << len(ranges) > MOST_CORNERS or (ranges and test.predicate not in _INTERVALS):
             raise _NotHoistedError
         holds = "true"
         for corner in itertools.product(*([(k, v) for v in pair] for k, pair in ranges.items())):
@@ -378,27 +380,49 @@ class _Hoister:
             if value in self._arrays:
                 raise _NotHoistedError
             return value
-        key = value, tuple(sorted(place.items()))
-        if key in self._made:
-            return self._made[key]
         home = self._home.get(value)
-        if value in self._uniform_live and (home is None or not self._leads(home, block)):
+        if block == BEFORE or home is None or not self._leads(home, block):
+            return self._before_region(value, place)
+        if not dominates(self._tree, home, block):
+            raise _NotHoistedError  # made anew on some ways only
+        key = value, tuple(sorted(place.items()))
+        if key not in self._made:
+            i = self._definitions[value]
+            if i.opcode == "phi":
+                ways = [(v, b) for v, b in i.incoming if home in self._graph.get(b, ())]
+                if len(ways) != 1:
+                    raise _NotHoistedError
+                self._made[key] = self._at(ways[0][0], place, ways[0][1])
+            else:
+                self._made[key] = self._again(i, place, home)
+        return self._made[key]
+
+    def _before_region(self, value: str, place: Mapping[str, str]) -> str:
+        """What a value is where the region begins."""
+        if value in self._uniform_live:
             self.found.uniform.add(value)
             return f"%{self._tag}.in.{value[1:]}"
-        i = self._definitions[value]
-        if home is None and value not in self._remade:
+        if value not in self._remade:
             raise _NotHoistedError
+        key = f"{value} {BEFORE}", tuple(sorted(place.items()))
+        if key not in self._made:
+            self._made[key] = self._again(self._definitions[value], place, BEFORE)
+        return self._made[key]
+
+    def _again(self, i: Instruction, place: Mapping[str, str], block: str) -> str:
+        """Do an instruction for a thread and round."""
         if i.opcode == "phi" or not follows_from_operands(i) or i.opcode.endswith(("div", "rem")):
             raise _NotHoistedError
         if len(self.found.lines) > MOST_OPERATIONS:
             raise _NotHoistedError
         operands = {u: self._at(u, place, block) for u in i.uses}
-        self._made[key] = self._line(_for_any_thread(i).renamed(operands))
-        return self._made[key]
+        return self._line(_for_any_thread(i).renamed(operands))
 
     def _leads(self, home: str, block: str) -> bool:
         """Whether a value that is made in `home` may be made anew before control is at `block`."""
-        return block in reached_from(self._graph, [home])
+        if home not in self._led:
+            self._led[home] = reached_from(self._graph, [home])
+        return block in self._led[home]
 
     def _coordinate(self, value: str, place: Mapping[str, str]) -> str:
         if value == "%na.tid":
