@@ -34,7 +34,7 @@ MOST_STRIDE = 1 << 16
 MOST_CORNERS = 16
 MOST_OPERATIONS = 400
 _COORDINATES = {"%na.tx": "x", "%na.ty": "y", "%na.tz": "z"}
-_COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) (i\d+) (\S+), (\S+)$")
+_COMPARISON = re.compile(r"icmp (samesign )?(\w+) (i\d+) (\S+), (\S+)$")
 _OPPOSITE = {
     "slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle",
     "ult": "uge", "uge": "ult", "ule": "ugt", "ugt": "ule", "eq": "ne", "ne": "eq",
@@ -52,12 +52,17 @@ class _NotHoistedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A comparison that has to hold: of `left`, which grows, with `right`, which does not."""
+    """A comparison that has to hold: of `left`, which grows, with `right`, which does not.
+
+    Attributes:
+        has_same_signs: nothing is promised of operands of two signs.
+    """
 
     predicate: str
     type: str
     left: str
     right: str
+    has_same_signs: bool = False
 
 
 @dataclass(slots=True)
@@ -163,8 +168,8 @@ class _Hoister:
             raise _NotHoistedError
         match = _COMPARISON.match(i.text)
         if match is not None:
-            predicate = match[1] if truth else _OPPOSITE[match[1]]
-            return [self._ordered(_Test(predicate, match[2], match[3], match[4]))]
+            predicate = match[2] if truth else _OPPOSITE[match[2]]
+            return [self._ordered(_Test(predicate, *match.group(3, 4, 5), bool(match[1])))]
         operands = [part.rsplit(" ", 1)[-1] for part in split_list(i.text)] if i.text else []
         if i.opcode == "xor" and operands[1] == "true":
             return self._tests(operands[0], not truth)
@@ -181,7 +186,8 @@ class _Hoister:
         """With what does not grow on the right."""
         if self._is_fixed(test.right):
             return test
-        return _Test(_MIRRORED[test.predicate], test.type, test.right, test.left)
+        mirrored = _MIRRORED[test.predicate]
+        return _Test(mirrored, test.type, test.right, test.left, test.has_same_signs)
 
     def _is_fixed(self, value: str) -> bool:
         return all(s.of(value) == 0 for s in self._strides.values()) and not self._grows_in(value)
@@ -274,17 +280,20 @@ class _Hoister:
             return begin, end
         away = self._call("ssub.sat", right, left)
         behind = self._call("sadd.sat", away, "1")
-        match guard.predicate:
+        predicate = guard.predicate
+        if guard.has_same_signs:
+            predicate = predicate.replace("u", "s", 1)
+        match predicate:
             case "slt" | "sle":
-                end = self._call("smin", end, away if guard.predicate == "slt" else behind)
+                end = self._call("smin", end, away if predicate == "slt" else behind)
             case "ult" | "ule":
                 # Of two that are not negative, as it is of signed ones; else nothing is known.
                 good = self._line(f"icmp sge i64 {right}, 0")
-                limit = away if guard.predicate == "ult" else behind
+                limit = away if predicate == "ult" else behind
                 limit = self._line(f"select i1 {good}, i64 {limit}, i64 {end}")
                 end = self._call("smin", end, limit)
             case "sgt" | "sge":
-                begin = self._call("smax", begin, away if guard.predicate == "sge" else behind)
+                begin = self._call("smax", begin, away if predicate == "sge" else behind)
             case "eq":
                 begin = self._call("smax", begin, away)
                 end = self._call("smin", end, behind)
