@@ -16,7 +16,7 @@ from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.hoisted_checks import HoistedChecks, hoist_checks
 from numbasync.backend.cpu.regions.helper_code import ALL, FAILED_STATUS, RAISED
 from numbasync.backend.cpu.regions.keep import Kept
-from numbasync.backend.cpu.regions.layout import PRESENT_BYTES, Layout, in_memory
+from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.region_code import (
     NEVER,
     NOTE,
@@ -448,7 +448,7 @@ class BlocksCode:
         lines = []
         if "present" in self._kernel.memory:
             lines.append(
-                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {PRESENT_BYTES}, i1 0)"
+                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {self._layout.present_bytes}, i1 0)"
             )
         if self._kernel.asks_who_is_alive:
             lines.append("  call void @na.fill(ptr %na.alive, i64 0, i64 %na.threads, i32 1)")
