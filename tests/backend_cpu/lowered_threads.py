@@ -15,7 +15,9 @@ import llvmlite.binding as llvm
 import numpy as np
 from numba.core import types
 
+from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.compiler.numba_cuda import type_on_gpu
+from numbasync.backend.cpu.library.entry_points import DIVERGED
 from numbasync.backend.cpu.target import Module, Options, lower, printing
 from numbasync.backend.protocols import ArrayKey
 
@@ -50,6 +52,7 @@ class Kernel:
         self.types = tuple(type_on_gpu(k) for k in keys)
         self.module: Module = lower(kernel, self.types, options)
         self.printed: list[str] = []
+        self.accesses: list[tuple[Any, ...]] = []  # mode, site, address, bytes
         self._engine = _engine(self.module, self._callbacks())
         address = self._engine.get_function_address
         self._state = (ctypes.c_int32 * 16).from_address(
@@ -73,6 +76,9 @@ class Kernel:
             "na.warp_barrier": ctypes.PYFUNCTYPE(None, integer, integer)(
                 lambda site, mask: self._wait("warp", site)
             ),
+            "na.access": ctypes.PYFUNCTYPE(integer, integer, integer, place, wide)(
+                lambda *access: self.accesses.append(access) or 0
+            ),
             "na.print": ctypes.PYFUNCTYPE(integer, place, place)(
                 lambda form, values: self.printed.append(printing.formatted(form, values)) or 0
             ),
@@ -93,24 +99,46 @@ class Kernel:
         packed = [p for a, t in zip(args, self.types, strict=True) for p in _packed(a, t, keep)]
         if len(packed) != len(self.module.arguments):
             raise AssertionError((len(packed), self.module.arguments))
-        for number in range(math.prod(grid)):
-            for address, size in self._shared:
-                ctypes.memset(address, 0, size)
-            self._run_block(number, grid, block, packed, dynamic_bytes)
+        blocks = [
+            self._block(number, grid, block, packed, dynamic_bytes)
+            for number in range(math.prod(grid))
+        ]
+        if not self.module.is_cooperative:
+            for each in blocks:
+                self._put([bytes(size) for _, size in self._shared])
+                for _ in each:
+                    pass
+            return
+        memories = [[bytes(size) for _, size in self._shared]] * len(blocks)
+        while blocks:  # a block runs as far as a barrier of the grid
+            for b, each in enumerate(list(blocks)):
+                self._put(memories[b])
+                if next(each, "end") == "end":
+                    blocks[b] = None
+                memories[b] = [ctypes.string_at(a, size) for a, size in self._shared]
+            memories = [m for m, b in zip(memories, blocks, strict=True) if b is not None]
+            blocks = [b for b in blocks if b is not None]
 
-    def _run_block(
+    def _put(self, memory: list[bytes]) -> None:
+        for (address, size), content in zip(self._shared, memory, strict=True):
+            ctypes.memmove(address, content, size)
+
+    def _block(
         self, number: int, grid: Any, block: Any, packed: list[Any], dynamic_bytes: int
-    ) -> None:
+    ) -> Iterator[None]:
+        """The block, as far as each barrier of the grid."""
         place = _axes(number, grid)
         count = math.prod(block)
         threads = [greenlet.greenlet(lambda: self._call(None, None, *packed)) for _ in range(count)]
-        waits: list[Any] = [None] * count
+        waits: list[Any] = [("start", -1)] * count
         while not all(t.dead for t in threads):
-            kinds = [w[0] for w in waits if w is not None]
+            of_warps = _may_go_on(waits)
+            if not any(of_warps):
+                self._meet(waits, threads, place, block)
+                if any(w and w[0] == "grid" for w in waits):
+                    yield
             for t, thread in enumerate(threads):
-                others = range(t - t % 32, min(t - t % 32 + 32, count))
-                of_block = "warp" in kinds and waits[t] and waits[t][0] != "warp"
-                if thread.dead or (of_block and any(waits[o] and waits[o][0] == "warp" for o in others)):
+                if thread.dead or (any(of_warps) and not of_warps[t]):
                     continue
                 self._state[:12] = [*_axes(t, block), *place, *block, *grid]
                 self._state[12:16] = [t, 0, dynamic_bytes, 0]
@@ -119,6 +147,27 @@ class Kernel:
                     status, waits[t] = waits[t], None
                     if status != 0:
                         raise NoteError(*self._noted[-1], place, _axes(t, block))
+
+    def _meet(self, waits: list[Any], threads: list[Any], place: Any, block: Any) -> None:
+        """All threads of the block wait at one barrier; else it is an error."""
+        site = next(w[1] for w in waits if w is not None)
+        here = [w is not None and w[1] == site for w in waits]
+        if not all(here):
+            missing = _axes(here.index(False), block)
+            raise NoteError(DIVERGED, site, 0, sum(here), len(here), place, missing)
+
+
+def _may_go_on(waits: list[Any]) -> list[bool]:
+    """Which threads may run: those that start, and of each warp those at its first warp barrier."""
+    goes_on = [w is not None and w[0] == "start" for w in waits]
+    if any(goes_on):
+        return goes_on
+    for first in range(0, len(waits), 32):
+        warp = range(first, min(first + 32, len(waits)))
+        sites = [waits[t][1] for t in warp if waits[t] is not None and waits[t][0] == "warp"]
+        for t in warp:
+            goes_on[t] = bool(sites) and waits[t] == ("warp", sites[0])
+    return goes_on
 
 
 def _axes(number: int, extents: Any) -> tuple[int, ...]:
@@ -138,11 +187,17 @@ def _key(value: Any) -> Any:
     return typeof(value)
 
 
+def is_small(numba_type: Any) -> bool:
+    return numba_type in (types.float16, bfloat16)
+
+
 def _memories(text: str) -> Iterator[tuple[str, int]]:
     for name, count, kind in re.findall(
         r'^@"(na\.(?:shared|exchange|present)[^"]*)" = .*?\[(\d+) x (.*)\], align', text, re.M
     ):
         yield name, int(count) * _nbytes(kind)
+    if "@na.dynamic =" in text:
+        yield "na.dynamic", _DYNAMIC
 
 
 def _nbytes(kind: str) -> int:
@@ -202,8 +257,9 @@ def _packed(value: Any, numba_type: Any, keep: list[Any]) -> list[Any]:
         return [None]
     if isinstance(numba_type, types.Complex):
         return [value.real, value.imag]
-    if isinstance(numba_type, types.Float) and numba_type.bitwidth == 16:
-        return [int(np.float16(value).view(np.int16))]
+    if isinstance(numba_type, types.Number) and numba_type.bitwidth == 16 and is_small(numba_type):
+        value = np.float16(value) if numba_type == types.float16 else np.asarray(value)
+        return [int(value.view(np.int16))]
     if isinstance(numba_type, types.EnumMember | types.IntEnumMember):
         return [int(value.value)]
     if isinstance(numba_type, types.NPDatetime | types.NPTimedelta):

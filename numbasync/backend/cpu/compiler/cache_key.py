@@ -24,14 +24,14 @@ def key_of(
     parts += [*program.functions, *program.parameters, program.prologue, repr(program.shared)]
     parts += [repr(program.declared), *program.doubtful]
     for name, value in program.names.items():
-        described = _described(value)
-        if described is None:
+        description = described(value)
+        if description is None:
             return None
-        parts.append(f"{name}={described}")
+        parts.append(f"{name}={description}")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _described(value: Any) -> str | None:
+def described(value: Any) -> str | None:
     """A description of a value, the same in every process; None if there is none."""
     made_of = getattr(value, "made_of", None)
     if made_of is not None:
@@ -46,7 +46,7 @@ def _described(value: Any) -> str | None:
         digest = hashlib.sha256(array.tobytes()).hexdigest()
         return f"{type(value).__name__} {array.dtype.descr} {array.shape} {order} {digest}"
     if isinstance(value, tuple):
-        parts = [_described(part) for part in value]
+        parts = [described(part) for part in value]
         return None if None in parts else f"{type(value).__qualname__}{parts}"
     if isinstance(value, types.Type):
         return f"type {value}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from numbasync import vectors
-from numbasync.backend.cpu.compiler.program import Program, Site
+from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
@@ -27,14 +28,27 @@ NO_SITE = -1  # somewhere in the kernel
 _Place = tuple[int, ...]
 
 
+class Reported(Protocol):
+    """A kernel, for messages."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sites(self) -> Sequence[Site]: ...
+    def has_atomics(self) -> bool: ...
+
+
 def error_of(
-    program: Program, record: Sequence[int], error: Exception, shadow: ShadowMemory | None = None
+    program: Reported,
+    record: Sequence[int],
+    error: BaseException,
+    shadow: ShadowMemory | None = None,
 ) -> Exception:
     """The error to raise.
 
     Args:
         record: see `entry_points.FIELDS`.
-        error: the exception that Numba raised.
+        error: the exception that Numba, or the kernel, raised.
         shadow: the shadow memory of a checked launch.
     """
     outcome, number, axis, index, extent, *place = record
@@ -119,7 +133,7 @@ _FOUND: dict[int, Callable[[str, Site, str, int], Exception]] = {
 
 
 def _race(
-    program: Program,
+    program: Reported,
     where: str,
     site: Site,
     mode: int,

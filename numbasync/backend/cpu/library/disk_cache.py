@@ -20,6 +20,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
 from numbasync.backend import checked_caches
+from numbasync.backend.protocols import Dim3
 
 
 class Entry(NamedTuple):
@@ -35,6 +36,18 @@ class Entry(NamedTuple):
     def run(self) -> Callable[..., None]:
         entry_point: Callable[..., None] = self.result.entry_point
         return entry_point
+
+    @property
+    def dynamic_offset(self) -> int:
+        return self.fixed_bytes
+
+    def memory_bytes(self, threads: int, shared_bytes: int) -> int:
+        """Memory of a block, of however many threads."""
+        return self.fixed_bytes + shared_bytes
+
+    def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], None]:
+        """What `run` takes before memory and arguments, for some blocks; and nothing to keep."""
+        return (first, end, *block, *grid), None
 
 
 class Store:
@@ -53,24 +66,37 @@ class Store:
         with global_compiler_lock:
             target: Any = cpu_target.target_context
             target.refresh()
+            kept = self.load_parts(key)
+            if kept is None:
+                return None
             try:
-                data = self._file.load(key)
-                # Two processes that save at once may both take the same file for their data.
-                if data is None or data[0] != key:
-                    return None
-                _, reduced, source, fixed_bytes = data
+                reduced, source, fixed_bytes = kept
                 return Entry(self._numbas.rebuild(target, reduced), source, fixed_bytes)
-            except Exception:  # half a file, or another version's: each raises errors of its own
+            except Exception:  # another version's: each raises errors of its own
                 return None
 
+    def load_parts(self, key: Hashable) -> tuple[Any, ...] | None:
+        """What was saved under `key`; None if there is nothing, or it cannot be read."""
+        try:
+            data = self._file.load(key)
+        except Exception:  # half a file, or another version's: each raises errors of its own
+            return None
+        # Two processes that save at once may both take the same file for their data.
+        return None if data is None or data[0] != key else data[1:]
+
     def save(self, key: Hashable, entry: Entry) -> None:
-        """Save the entry, if Numba can. Errors of the file system are ignored: a kernel also runs
-        when the disk is full.
-        """
-        with global_compiler_lock, contextlib.suppress(OSError):
+        """Save the entry, if Numba can."""
+        with global_compiler_lock:
             if self._numbas.check_cachable(entry.result):
                 reduced = self._numbas.reduce(entry.result)
-                self._file.save(key, (key, reduced, entry.source, entry.fixed_bytes))
+                self.save_parts(key, reduced, entry.source, entry.fixed_bytes)
+
+    def save_parts(self, key: Hashable, *parts: Any) -> None:
+        """Save what can be pickled. Errors of the file system are ignored: a kernel also runs when
+        the disk is full.
+        """
+        with contextlib.suppress(OSError):
+            self._file.save(key, (key, *parts))
 
 
 def store_of(dispatcher: Any) -> Store | None:

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Hashable
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.generate import type_of
@@ -23,16 +23,21 @@ from numbasync.backend.cpu.library.declared_arguments import formal
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedKernelError
 
-Engine: TypeAlias = Compiled | Interpreted
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.lowered.kernel import Lowered
+
+Engine: TypeAlias = "Compiled | Interpreted | Lowered"
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
 _has_warned = False
 
 
 def requested_engine() -> str:
-    """The engine that NUMBASYNC_CPU_ENGINE names: `compiled`, the default, or `interpreted`."""
+    """The engine that NUMBASYNC_CPU_ENGINE names: `compiled`, the default, or `interpreted`. Under
+    trial is `lowered`, which is to become `compiled`.
+    """
     name = os.environ.get(SWITCH, "").strip().lower() or "compiled"
-    if name not in ("compiled", "interpreted"):
+    if name not in ("compiled", "interpreted", "lowered"):
         raise CallerError(f"{SWITCH}={name!r}: write compiled or interpreted.")
     return name
 
@@ -60,18 +65,30 @@ def prepare_kernel(
     if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
         kernel = _interpreted(dispatcher, argument_keys, max_threads, engine)
     else:
-        kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
+        kernel = _compiled(_engine(engine), dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
     kernel.argument_types = tuple(type_of(k) for k in argument_keys)
     kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
     return kernel
 
 
+def _engine(name: str) -> type[Compiled | Lowered]:
+    if name != "lowered":
+        return Compiled
+    from numbasync.backend.cpu.lowered.kernel import Lowered  # whose imports take a while
+
+    return Lowered
+
+
 def _compiled(
-    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool
-) -> Compiled:
+    engine: type[Compiled | Lowered],
+    dispatcher: Any,
+    keys: tuple[Hashable, ...],
+    max_threads: int,
+    watched: bool,
+) -> Compiled | Lowered:
     try:
-        return Compiled(dispatcher, keys, max_threads, watched)
+        return engine(dispatcher, keys, max_threads, watched)
     except CallerError:  # the kernel is wrong for these arguments, on any device
         raise
     except Exception as error:  # Numba raises many classes

@@ -11,12 +11,13 @@ from numba.cuda import cgutils, cudaimpl
 from numba.cuda.typing.npydecl import parse_dtype
 
 from numbasync.backend.cpu.target.builder import Builder
-from numbasync.backend.cpu.target.context import OWN, TargetContext
+from numbasync.backend.cpu.target.context import OWN, TargetContext, target_data
 from numbasync.backend.cpu.target.module import I8, I64, types
 from numbasync.backend.cpu.target.positions import dynamic_bytes
 
 _cudaimpl: Any = cudaimpl
 DYNAMIC_ALIGNMENT = 16  # as allocations on a GPU have at least
+_LOCAL_ALIGNMENT = 16  # enough for every access of `numbasync.vectors`
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
@@ -27,7 +28,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
 def _check(context: TargetContext, shape: tuple[int, ...], dtype: Any, is_shared: bool) -> None:
     """Refuse what numba-cuda refuses while it lowers."""
     is_dynamic = is_shared and len(shape) == 1 and shape[0] <= 0
-    if math.prod(shape) <= 0 and not is_dynamic:
+    if math.prod(shape) <= 0 and not (is_dynamic and shape[0] == 0):
         raise ValueError("array length <= 0")
     model = context.data_model_manager[dtype]
     is_known = (
@@ -41,11 +42,26 @@ def _check(context: TargetContext, shape: tuple[int, ...], dtype: Any, is_shared
 
 
 def _shared_memory(builder: Builder, elements: Any, alignment: int) -> Any:
-    module = builder.session.module
-    number = sum(name.startswith("na.shared.") for name in module.globals)
-    memory = ir.GlobalVariable(module, elements, f"na.shared.{number}")
+    """The address of a new array of the block."""
+    session = builder.session
+    memory = ir.GlobalVariable(session.module, elements, f"na.shared.{len(session.shared)}")
     memory.linkage, memory.align = "external", alignment
-    return memory
+    start = ir.Constant(I64, 0)
+    session.shared.append((memory, start))
+    return builder.gep(memory, [I64(0), start], inbounds=True)
+
+
+def align_no_better(session: Any) -> None:
+    """Let shared arrays begin at addresses that are no multiples of more than they ask for: a GPU
+    may put them there, and vector accesses would be faults.
+    """
+    for memory, start in session.shared:
+        elements = memory.value_type
+        skipped = -(-memory.align // elements.element.get_abi_size(target_data()))
+        memory.value_type = ir.ArrayType(elements.element, elements.count + skipped)
+        memory.type = memory.value_type.as_pointer()
+        start.constant = skipped
+        memory.align *= 2
 
 
 def dynamic_memory(builder: Builder) -> Any:
@@ -75,8 +91,7 @@ def _made(is_shared: bool) -> Any:
         extents = [I64(extent) for extent in shape]
         if not is_shared:
             memory = cgutils.alloca_once(builder, elements, name="local")
-            if given is not None:
-                memory.align = given
+            memory.align = max(_alignment(context, element, given), _LOCAL_ALIGNMENT)
         elif math.prod(shape) <= 0:
             memory = dynamic_memory(builder)
             memory.align = max(memory.align, given or 1)

@@ -40,28 +40,35 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
         return self.lower.context.session
 
     def call(self, fn: Any, args: Any, *rest: Any, **options: Any) -> Any:
-        emit = self._instead(fn)
+        emit = self.instead(fn)
         if emit is not None:
             self.session.replaced.add(getattr(fn, "name", ""))
             return emit(self, fn, list(args))
         return super().call(fn, args, *rest, **options)
 
-    def _instead(self, function: Any) -> Emit | None:
+    def instead(self, function: Any) -> Emit | None:
+        """What is emitted in the place of a call of a function; None if it is called."""
         if isinstance(function, ir.InlineAsm):
             emit = _longest(ASSEMBLY, function.asm.startswith)
             if emit is None:
-                raise self.session.refuse(f"the assembly {function.asm!r}, {self.where()},")
+                raise self.refuse(f"the assembly {function.asm!r:.40}")
             return emit
         name = getattr(function, "name", "")
         emit = NAMES.get(name) or _longest(PREFIXES, name.startswith)
         emit = emit or _longest(SUFFIXES, name.endswith)
         if emit is None and name.startswith(_OF_GPUS):
-            raise self.session.refuse(f"{name}, {self.where()},")
+            raise self.refuse(f"a call of {name}")
         return emit
 
-    def where(self) -> str:
+    def refuse(self, what: str) -> Exception:
         location = self.lower.loc
-        return f"{location.filename}:{location.line}"
+        where = "" if location is None else f" ({location.filename}:{location.line})"
+        return self.session.refuse(what, where)
+
+    def inttoptr(self, value: Any, typ: Any, name: str = "") -> Any:
+        if getattr(typ, "addrspace", 0):
+            raise self.refuse(f"a pointer into address space {typ.addrspace}")
+        return super().inttoptr(value, typ, name)
 
     # --- what the code of the processor is made of ---
 
@@ -83,13 +90,39 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
     def meet(self, what: str) -> None:
         """Wait for the threads of the block."""
         self.session.uses.add("barrier")
-        super().call(self.session.barrier("na.barrier", I32), [self.lower.site(what)])
+        super().call(self.session.barrier("na.barrier", I32), [self.lower.site(f"cuda.{what}")])
 
     def meet_warp(self, what: str, mask: Any) -> None:
         """Wait for the threads of the warp that are in the mask."""
         self.session.uses.add("barrier")
         barrier = self.session.barrier("na.warp_barrier", I32, I32)
-        super().call(barrier, [self.lower.site(what), mask])
+        super().call(barrier, [self.lower.site(f"cuda.{what}"), mask])
+
+
+class _Nowhere:
+    """In the place of Numba's lowering, for code that is of no source."""
+
+    loc = None
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    def site(self, what: str) -> Any:
+        return self.context.session.site(None, "", what)
+
+
+def define(function: Any, context: Any) -> None:
+    """Give a function of a GPU a body, if there is something to be in its place."""
+    probe = Builder(None, _Nowhere(context))
+    emit = probe.instead(function)
+    if emit is None:
+        return
+    builder = Builder(function.append_basic_block("entry"), probe.lower)
+    result = emit(builder, function, list(function.args))
+    if isinstance(function.ftype.return_type, ir.VoidType):
+        builder.ret_void()
+    else:
+        builder.ret(result)
 
 
 def _longest(table: dict[str, Emit], matches: Callable[[str], bool]) -> Emit | None:

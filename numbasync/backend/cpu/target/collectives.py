@@ -1,8 +1,9 @@
 """Operations in which threads of a block or of a warp exchange values.
 
 Each thread stores its value in its place in the block's memory, meets the others, reads theirs, and
-meets them again. In `na.present` a thread that comes stores 1, or 2 for a true predicate, and takes
-it back behind the second meeting: who has not come has 0 there.
+meets them again. In `na.present` a thread that comes stores a number of the operation, another one
+for a true predicate, and takes it back behind the second meeting: who has not come, or waits at
+another operation, has another number there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numba.cuda import cgutils
 
 from numbasync.backend.cpu.target.builder import ASSEMBLY, Builder, instead_of
 from numbasync.backend.cpu.target.context import OWN
-from numbasync.backend.cpu.target.module import I1, I8, I32, I64, types
+from numbasync.backend.cpu.target.module import I1, I16, I32, I64, types
 from numbasync.backend.cpu.target.positions import lane
 
 _MOST = 1024
@@ -54,15 +55,36 @@ def _exchange(builder: Builder, value: Any) -> Any:
     return memory
 
 
-def _come(builder: Builder, state: Any) -> tuple[Any, Any]:
-    memory = _places(builder, "na.present", I8)
-    place = builder.gep(memory, [I64(0), builder.thread()], inbounds=True)
-    builder.store(state, place)
-    return memory, place
+class _Presence:
+    """Who has come to an operation, and the predicate of each."""
 
+    def __init__(self, builder: Builder, truth: Any = None) -> None:
+        session = builder.session
+        session.collectives += 1
+        self._states = [I16(2 * session.collectives + k) for k in (False, True)]
+        self._builder = builder
+        self._memory = _places(builder, "na.present", I16)
+        self._own = builder.gep(self._memory, [I64(0), builder.thread()], inbounds=True)
+        false, true = self._states
+        builder.store(false if truth is None else builder.select(truth, true, false), self._own)
 
-def _state(builder: Builder, truth: Any) -> Any:
-    return builder.select(truth, I8(2), I8(1))
+    def of_warp(self, truth: bool) -> Any:
+        """A bit for each lane of the warp that has come with this predicate."""
+        return self._found(_warp_of(self._builder, self._memory, I16), truth)
+
+    def from_thread(self, first: Any, truth: bool) -> Any:
+        """The same for 32 threads from a multiple of 32 on."""
+        place = self._builder.gep(self._memory, [I64(0), first], inbounds=True)
+        vector = ir.VectorType(I16, 32).as_pointer()
+        states = self._builder.load(self._builder.bitcast(place, vector), align=32)
+        return self._found(states, truth)
+
+    def _found(self, states: Any, truth: bool) -> Any:
+        state = _splat(self._builder, self._states[truth])
+        return _bits(self._builder, self._builder.icmp_unsigned("==", states, state))
+
+    def leave(self) -> None:
+        self._builder.store(I16(0), self._own)
 
 
 def _bits(builder: Builder, lanes: Any) -> Any:
@@ -76,12 +98,6 @@ def _splat(builder: Builder, value: Any) -> Any:
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, I32(0))
     order = ir.Constant(ir.VectorType(I32, 32), [I32(0)] * 32)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), order)
-
-
-def _lanes(builder: Builder, memory: Any, comparison: str, with_: Any) -> Any:
-    """A bit for each lane of the warp whose state compares so."""
-    states = _warp_of(builder, memory, I8)
-    return _bits(builder, builder.icmp_unsigned(comparison, states, _splat(builder, with_)))
 
 
 def _pair(builder: Builder, a: Any, b: Any) -> Any:
@@ -100,26 +116,26 @@ def _syncthreads(builder: Builder, function: Any, args: list[Any]) -> Any:
 def _count(builder: Builder, function: Any, args: list[Any]) -> Any:
     kind = function.name.rpartition(".")[2].replace("popc", "count")
     what = f"syncthreads_{kind}"
-    memory, own = _come(builder, _state(builder, builder.icmp_signed("!=", args[0], I32(0))))
+    presence = _Presence(builder, builder.icmp_signed("!=", args[0], I32(0)))
     builder.meet(what)
     total = cgutils.alloca_once_value(builder, I32(0))
-    state = I8(1 if kind == "and" else 2)  # of those that are counted
-    extents = [builder.zext(builder.coordinate(f"w{axis}"), I64) for axis in "xyz"]
-    threads = builder.mul(builder.mul(extents[0], extents[1]), extents[2])
-    warps = builder.udiv(builder.add(threads, I64(31)), I64(32))
+    warps = builder.udiv(builder.add(_threads(builder), I64(31)), I64(32))
     with cgutils.for_range(builder, warps) as loop:
-        place = builder.gep(memory, [I64(0), builder.mul(loop.index, I64(32))], inbounds=True)
-        vector = ir.VectorType(I8, 32)
-        states = builder.load(builder.bitcast(place, vector.as_pointer()), align=1)
-        found = _bits(builder, builder.icmp_unsigned("==", states, _splat(builder, state)))
+        found = presence.from_thread(builder.mul(loop.index, I64(32)), kind != "and")
         builder.store(builder.add(builder.load(total), builder.ctpop(found)), total)
     count = builder.load(total)
     builder.meet(what)
-    builder.store(I8(0), own)
+    presence.leave()
     if kind == "count":
         return count
     sign = "==" if kind == "and" else "!="
     return builder.zext(builder.icmp_signed(sign, count, I32(0)), I32)
+
+
+def _threads(builder: Builder) -> Any:
+    """The number of threads of a block."""
+    x, y, z = (builder.zext(builder.coordinate(f"w{axis}"), I64) for axis in "xyz")
+    return builder.mul(builder.mul(x, y), z)
 
 
 # --- a warp ---
@@ -156,9 +172,8 @@ def shuffled(builder: Builder, mode: int, mask: Any, value: Any, b: Any, c: Any)
     thread = builder.thread()
     away = builder.sext(builder.sub(source, own), I64)
     place = builder.select(is_there, builder.add(thread, away), thread)
-    extents = [builder.zext(builder.coordinate(f"w{axis}"), I64) for axis in "xyz"]
-    threads = builder.mul(builder.mul(extents[0], extents[1]), extents[2])
-    place = builder.select(builder.icmp_signed("<", place, threads), place, thread)
+    is_in_block = builder.icmp_signed("<", place, _threads(builder))
+    place = builder.select(is_in_block, place, thread)
     memory = _exchange(builder, value)
     builder.meet_warp(what, mask)
     result = builder.load(builder.gep(memory, [I64(0), place], inbounds=True))
@@ -197,12 +212,12 @@ for _mode, _name in enumerate(_SHUFFLES):
 def _vote(builder: Builder, function: Any, args: list[Any]) -> Any:
     mask, mode, predicate = args
     what = _VOTES[int(mode.constant)]
-    memory, own = _come(builder, _state(builder, predicate))
+    presence = _Presence(builder, predicate)
     builder.meet_warp(what, mask)
-    true = builder.and_(_lanes(builder, memory, "==", I8(2)), mask)
-    false = builder.and_(_lanes(builder, memory, "==", I8(1)), mask)
+    true = builder.and_(presence.of_warp(True), mask)
+    false = builder.and_(presence.of_warp(False), mask)
     builder.meet_warp(what, mask)
-    builder.store(I8(0), own)
+    presence.leave()
     any_, all_ = builder.icmp_signed("!=", true, I32(0)), builder.icmp_signed("==", false, I32(0))
     none = builder.icmp_signed("==", true, I32(0))
     vote = {"all_sync": all_, "any_sync": any_, "eq_sync": builder.or_(all_, none)}.get(what)
@@ -211,14 +226,14 @@ def _vote(builder: Builder, function: Any, args: list[Any]) -> Any:
 
 def _matching(builder: Builder, what: str, mask: Any, value: Any) -> tuple[Any, Any]:
     """The lanes of the mask that have come, and those of them with the thread's value."""
-    memory, own = _come(builder, I8(1))
+    presence = _Presence(builder)
     values = _exchange(builder, value)
     builder.meet_warp(what, mask)
-    came = builder.and_(_lanes(builder, memory, "!=", I8(0)), mask)
+    came = builder.and_(presence.of_warp(False), mask)
     of_warp = _warp_of(builder, values, value.type)
     equal = _bits(builder, builder.icmp_unsigned("==", of_warp, _splat(builder, value)))
     builder.meet_warp(what, mask)
-    builder.store(I8(0), own)
+    presence.leave()
     return came, builder.and_(equal, came)
 
 
@@ -236,9 +251,9 @@ def _match_all(builder: Builder, function: Any, args: list[Any]) -> Any:
 
 @instead_of("activemask", table=ASSEMBLY)
 def _activemask(builder: Builder, function: Any, args: list[Any]) -> Any:
-    memory, own = _come(builder, I8(1))
+    presence = _Presence(builder)
     builder.meet_warp("activemask", _EVERYONE)
-    came = _lanes(builder, memory, "!=", I8(0))
+    came = presence.of_warp(False)
     builder.meet_warp("activemask", _EVERYONE)
-    builder.store(I8(0), own)
+    presence.leave()
     return came

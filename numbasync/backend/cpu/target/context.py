@@ -14,6 +14,7 @@ from numba.cuda.core.base import OverloadSelector, _wrap_impl
 from numba.cuda.core.errors import NumbaNotImplementedError
 from numba.cuda.core.imputils import Registry
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.typing import templates
 
 from numbasync.backend.cpu.target.module import I8, types
 from numbasync.backend.cpu.target.session import Session
@@ -110,25 +111,39 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     def target_data(self) -> Any:
         return self._target_data
 
+    def refresh(self) -> None:
+        """See what was registered since, if something was."""
+        count = sum(_size(r) for r in (*self._registries, templates.builtin_registry))
+        if count != self.session.registered:
+            super().refresh()
+            self.session.registered = sum(
+                _size(r) for r in (*self._registries, templates.builtin_registry)
+            )
+
+    def get_abi_sizeof(self, ty: Any) -> int:
+        """Numba's, which has LLVM parse a module for each question."""
+        if ty not in self.session.sizes:
+            self.session.sizes[ty] = super().get_abi_sizeof(ty)
+        return int(self.session.sizes[ty])
+
     @cached_property
     def conventions(self) -> CallConv:
         return CallConv(self)
 
     def get_function(self, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
         signature = sig.as_function()
-        own = _own().get(getattr(fn, "typing_key", None))
-        key = fn.get_impl_key(signature) if isinstance(fn, types.Callable) else fn
-        user = self.session.functions.get(key) if isinstance(key, int) else None
-        if user is not None:
-            return _wrap_impl(user, self, signature)
-        for selector in (own, _own().get(key)):
-            if selector is None:
-                continue
-            try:
-                return _wrap_impl(selector.find(signature.args), self, signature)
-            except NumbaNotImplementedError:
-                pass
-        return super().get_function(fn, sig, _firstcall)
+        emit = _found(getattr(fn, "typing_key", None), signature)
+        if emit is None:
+            key = fn.get_impl_key(signature) if isinstance(fn, types.Callable) else fn
+            is_user = isinstance(key, int)
+            emit = self.session.functions.get(key) if is_user else _found(key, signature)
+        if emit is None:
+            return super().get_function(fn, sig, _firstcall)
+        return _wrap_impl(emit, self, signature)
+
+    def numbas_function(self, fn: Any, sig: Any) -> Any:
+        """What `numba.cuda` emits."""
+        return super().get_function(fn, sig)
 
     def cast(self, builder: Any, val: Any, fromty: Any, toty: Any) -> Any:
         from numbasync.backend.cpu.target import small_float_calls
@@ -159,8 +174,22 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
         return compile_subroutine(self, impl, sig, locals or {}, flags)
 
 
+def _size(registry: Any) -> int:
+    """How many things are registered."""
+    return sum(len(value) for value in vars(registry).values() if isinstance(value, list))
+
+
 _selectors: dict[Any, OverloadSelector] = {}
 _seen = 0
+
+
+def _found(key: Any, signature: Any) -> Any:
+    """What of `OWN` is emitted for a key and types of arguments; None if nothing is."""
+    selector = None if key is None else _own().get(key)
+    try:
+        return selector and selector.find(signature.args)
+    except NumbaNotImplementedError:
+        return None
 
 
 def _own() -> dict[Any, OverloadSelector]:

@@ -11,6 +11,7 @@ from numba.cuda.core import targetconfig
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags
 
+from numbasync.backend.declared_signatures import results
 from numbasync.backend.cpu.target.context import Library, TargetContext
 from numbasync.backend.cpu.target.module import types
 from numbasync.backend.cpu.target.pipeline import Compiler
@@ -20,9 +21,21 @@ _dispatchers: Any = CUDADispatcher
 _CAPABILITY = (9, 0)  # some GPU's: with atomic operations of float64
 
 
+class _Flags(CUDAFlags):  # type: ignore[misc, unused-ignore]
+    """Numba's flags, compared by those that are set: it looks up calls by them."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._values)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Flags and self._values == other._values
+
+
 def flags_of(options: dict[str, Any], debug: bool) -> Any:
     """Numba's flags for what `cuda.jit` was told."""
-    flags = CUDAFlags()
+    flags = _Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug or options.get("debug") else "numpy"
     flags.inline = options.get("inline", "never")
@@ -97,30 +110,37 @@ def dispatchers_of(context: TargetContext) -> Iterator[None]:
         signature, folded = self.fold_argument_types(args, kws)
         if self._can_compile:
             compiled(self, tuple(folded))
-        declared = [] if self._can_compile else self.nopython_signatures
+        for arguments, result in results(self):
+            compiled(self, arguments, result)
         known = session.compiled.get(self, {}).values()
         name = self.py_func.__name__
         template = _compiler.typing.make_concrete_template(
-            name, key=name, signatures=[*declared, *(f.signature for f in known)]
+            name, key=name, signatures=[f.signature for f in known]
         )
         return template, signature, folded, {}
 
     def get_overload(self: Any, signature: Any) -> Any:
-        arguments = tuple(getattr(signature, "args", signature))
-        result = None
-        if not self._can_compile:
-            (result,) = (
-                s.return_type for s in self.nopython_signatures if tuple(s.args) == arguments
-            )
-        return compiled(self, arguments, result).entry_point
+        return compiled(self, tuple(getattr(signature, "args", signature))).entry_point
 
-    held = _dispatchers.get_call_template, _dispatchers.get_overload
-    _dispatchers.get_call_template = get_call_template
-    _dispatchers.get_overload = get_overload
+    def signatures(self: Any) -> list[Any]:
+        return [f.signature for f in session.compiled.get(self, {}).values()]
+
+    own = {
+        "get_call_template": get_call_template,
+        "get_overload": get_overload,
+        "nopython_signatures": property(signatures),
+    }
+    held = {name: vars(_dispatchers).get(name) for name in own}
+    for name, value in own.items():
+        setattr(_dispatchers, name, value)
     try:
         yield
     finally:
-        _dispatchers.get_call_template, _dispatchers.get_overload = held
+        for name, value in held.items():
+            if value is None:  # it is a base class's
+                delattr(_dispatchers, name)
+            else:
+                setattr(_dispatchers, name, value)
 
 
 def is_void(numba_type: Any) -> bool:

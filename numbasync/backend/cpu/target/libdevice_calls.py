@@ -109,7 +109,7 @@ def _other(builder: Builder, function: Any, args: list[Any]) -> Any:
         return _compiled(builder, function, parameters, compiled, args)
     of_c = name.removeprefix("fast_")
     if compiled is None or not binding.address_of_symbol(of_c):
-        raise builder.session.refuse(f"libdevice.{name}, {builder.where()},")
+        raise builder.refuse(f"a call of {function.name}")
     outer = builder.session.pure(of_c, function.ftype.return_type, *function.ftype.args)
     return builder.call(outer, args)
 

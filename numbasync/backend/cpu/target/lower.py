@@ -21,7 +21,9 @@ from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     libdevice_calls,
     positions,
     small_float_calls,
+    vector_accesses,
 )
+from numbasync.backend.cpu.target.builder import define
 from numbasync.backend.cpu.target.context import TargetContext, target_data
 from numbasync.backend.cpu.target.functions import compile_function, dispatchers_of, flags_of
 from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Options, types
@@ -56,12 +58,13 @@ def lower(
         with _compiler_of(session) as context:
             flags = flags_of({"fastmath": options.fastmath}, options.debug)
             result = compile_function(context, function, tuple(argument_types), types.void, flags)
+            _define_rest(context)
             _refuse_unknown(session)
             arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
     except Exception as error:
         if session.refused:
             raise UnsupportedKernelError(
-                f"kernel {function.__name__}: {session.refused} is for a GPU only."
+                f"kernel {function.__name__} uses {session.refused}."
             ) from (None if isinstance(error, RefusedError) else error)
         raise
     text = _finished(session)
@@ -89,6 +92,22 @@ def _compiler_of(session: Session) -> Iterator[TargetContext]:
             yield context
 
 
+def _define_rest(context: TargetContext) -> None:
+    """Define the functions of GPUs that Numba calls without our builder, in functions of its own."""
+    session = context.session
+    called = {
+        instruction.callee
+        for function in session.module.functions
+        for block in function.blocks
+        for instruction in block.instructions
+        if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
+    }
+    session.replaced -= {function.name for function in called}
+    for function in called:
+        if not function.blocks:
+            define(function, context)
+
+
 def _refuse_unknown(session: Session) -> None:
     """Refuse a kernel that calls a function which is nowhere."""
     for function in session.module.functions:
@@ -96,7 +115,7 @@ def _refuse_unknown(session: Session) -> None:
         is_known = function.blocks or name in session.linked or name in session.replaced
         if not is_known and not name.startswith(("na.", "llvm.")):
             if not binding.address_of_symbol(name):
-                raise session.refuse(f"the function {name}")
+                raise session.refuse(f"a call of {name}")
 
 
 def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
@@ -120,6 +139,8 @@ def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
 
 def _finished(session: Session) -> str:
     """The module's text, in one address space."""
+    if "vector" in session.uses:
+        arrays.align_no_better(session)
     for name in session.replaced:
         session.module.globals.pop(name, None)
     text = _SPACE.sub("", str(session.module)).replace("addrspacecast", "bitcast")
@@ -139,13 +160,33 @@ def _finished(session: Session) -> str:
 
 
 def _is_straight(session: Session) -> bool:
-    if "barrier" in session.uses or "grid" in session.uses:
+    """Whether no thread takes more than a few steps."""
+    if session.linked or session.uses & {"barrier", "grid"}:
         return False
-    for function in session.module.functions:
-        seen: set[int] = set()
-        for block in function.blocks:
-            seen.add(id(block))
-            operands = block.terminator.operands if block.terminator is not None else ()
-            if any(id(o) in seen for o in operands if isinstance(o, ir.Block)):
-                return False
-    return True
+    return not any(_has_loop(f) for f in session.module.functions if f.blocks)
+
+
+def _has_loop(function: Any) -> bool:
+    """Whether a function's code may come to a block twice."""
+    done: set[Any] = set()
+    way: list[tuple[Any, Iterator[Any]]] = []
+    entered: set[Any] = set()
+
+    def enter(block: Any) -> None:
+        entered.add(block)
+        operands = block.terminator.operands if block.terminator is not None else ()
+        way.append((block, iter([o for o in operands if isinstance(o, ir.Block)])))
+
+    enter(function.entry_basic_block)
+    while way:
+        block, rest = way[-1]
+        following = next(rest, None)
+        if following is None:
+            way.pop()
+            entered.discard(block)
+            done.add(block)
+        elif following in entered:
+            return True
+        elif following not in done:
+            enter(following)
+    return False

@@ -13,7 +13,7 @@ from numbasync.backend.cpu.compiler.program import Site
 types: Any = _types  # type checkers do not know all of its names
 KERNEL = "kernel"  # the name of the function
 STOPPED = 3  # what it returns where a thread was stopped; there is a note then
-I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 VOID, BYTES = ir.VoidType(), ir.IntType(8).as_pointer()
 
 

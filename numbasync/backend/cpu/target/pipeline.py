@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from numba.cuda import compiler, lowering
-from numba.cuda.core import callconv, typed_passes
+from numba.cuda.core import (
+    callconv,
+    compiler_machinery,
+    errors,
+    postproc,
+    transforms,
+    typed_passes,
+)
 from numba.cuda.core.compiler_machinery import register_pass
 
 from numbasync.backend.cpu.compiler.pipeline import Typing
@@ -16,7 +23,10 @@ from numbasync.backend.cpu.target.source_text import text_of
 _compiler: Any = compiler
 _lowering: Any = lowering
 _passes: Any = typed_passes
-_DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary)
+_machinery: Any = compiler_machinery
+# They describe the code, and say where the life of each variable ends: it holds no reference that
+# would have to be released.
+_DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary, _passes.IRLegalization)
 
 
 class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
@@ -40,6 +50,14 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         self.builder = Builder(self.entry_block, self)
         self.call_helper = self.call_conv.init_call_helper(self.builder)
 
+    def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
+        """A plain store: nothing is released, and nothing described to a debugger."""
+        self._alloca_var(name, self.typeof(name))
+        if name in self._singly_assigned_vars:
+            self._blk_local_varmap[name] = value
+        else:
+            self.builder.store(value, self.getvar(name))
+
     def lower_inst(self, inst: Any) -> None:
         self.statement, self.expression = inst, None
         super().lower_inst(inst)
@@ -61,10 +79,16 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         array = getattr(part, "value" if self.expression is not None else "target", None)
         return text_of(self.func_ir, array)
 
+    def argument_text(self, number: int) -> str:
+        """How the source calls an argument of the call that is being lowered."""
+        call = self.expression
+        arguments = call.args if call is not None and call.op == "call" else ()
+        return text_of(self.func_ir, arguments[number] if number < len(arguments) else None)
+
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(_passes.BaseNativeLowering):  # type: ignore[misc, unused-ignore]
-    _name = "numbasync_native_lowering"
+    _name = "cuda_native_lowering"
 
     @property
     def lowering_class(self) -> Any:
@@ -73,7 +97,7 @@ class _Lowering(_passes.BaseNativeLowering):  # type: ignore[misc, unused-ignore
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Inference(_passes.NopythonTypeInference):  # type: ignore[misc, unused-ignore]
-    _name = "numbasync_cuda_type_inference"
+    _name = "nopython_type_inference"
 
     def run_pass(self, state: Any) -> bool:
         context, state.typingctx = state.typingctx, Typing(state.typingctx)
@@ -87,6 +111,26 @@ class _Inference(_passes.NopythonTypeInference):  # type: ignore[misc, unused-ig
 _OWN = {_compiler.CUDANativeLowering: _Lowering, _passes.NopythonTypeInference: _Inference}
 
 
+class _PassManager(_machinery.PassManager):  # type: ignore[misc, unused-ignore]
+    """Numba's, without timings, and without computing the lives of all variables after each pass:
+    hardly any asks for them.
+    """
+
+    def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
+        pss.analysis = self._analysis
+        with errors.new_error_context(f"Pass {pss.name()}"):
+            steps = (pss.run_initialization, pss.run_pass, pss.run_finalizer)
+            is_changed = any([step(internal_state) for step in steps])
+        code = internal_state.func_ir
+        if not (is_changed and _machinery._pass_registry.get(type(pss)).mutates_CFG):
+            return
+        if code.variable_lifetime is None or code.is_generator:
+            postproc.PostProcessor(code).run()
+        else:
+            code.blocks = transforms.canonicalize_cfg(code.blocks)
+            code.variable_lifetime = postproc.VariableLifetime(code.blocks)
+
+
 class Compiler(_compiler.CUDACompiler):  # type: ignore[misc, unused-ignore]
     """numba-cuda's compiler of one function."""
 
@@ -98,8 +142,10 @@ class Compiler(_compiler.CUDACompiler):  # type: ignore[misc, unused-ignore]
         )
 
     def define_pipelines(self) -> list[Any]:
-        (passes,) = super().define_pipelines()
-        kept = [(p, why) for p, why in passes.passes if p not in _DROPPED]
-        passes.passes = [(_OWN.get(p, p), why) for p, why in kept]
+        (numbas,) = super().define_pipelines()
+        passes = _PassManager("cuda")  # the name is in the texts of errors
+        for each, why in numbas.passes:
+            if each not in _DROPPED:
+                passes.add_pass(_OWN.get(each, each), why)
         passes.finalize()
         return [passes]

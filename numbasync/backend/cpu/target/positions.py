@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from numbasync.backend.cpu.races.words import FENCE, FENCE_BLOCK
+from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import ASSEMBLY, NAMES, Builder, instead_of
 from numbasync.backend.cpu.target.module import BYTES, I32, I64
 
@@ -30,6 +32,11 @@ def lane(builder: Builder, function: Any = None, args: Any = None) -> Any:
     return builder.and_(builder.trunc(builder.thread(), I32), I32(31))
 
 
+@instead_of("mov.u32 $0, %laneid", table=ASSEMBLY)
+def _lane_by_assembly(builder: Builder, function: Any, args: list[Any]) -> Any:
+    return lane(builder)
+
+
 @instead_of("mov.u32 $0, %lanemask_lt", table=ASSEMBLY)
 def _lanes_before(builder: Builder, function: Any, args: list[Any]) -> Any:
     return builder.sub(builder.shl(I32(1), lane(builder)), I32(1))
@@ -48,6 +55,13 @@ def dynamic_bytes(builder: Builder) -> Any:
 @instead_of("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
 def _fence(builder: Builder, function: Any, args: list[Any]) -> Any:
     builder.session.uses.add("fence")
+    if builder.session.options.checked:
+        is_of_block = function.name.endswith("cta")
+        name = {"cta": "threadfence_block", "gl": "threadfence"}.get(
+            function.name.rpartition(".")[2], "threadfence_system"
+        )
+        mode = FENCE_BLOCK if is_of_block else FENCE
+        accesses.fence(builder, mode, builder.lower.site(f"cuda.{name}"))
     return builder.fence("seq_cst")
 
 

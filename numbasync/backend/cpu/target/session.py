@@ -30,11 +30,15 @@ class Session:
     """One kernel, while it is lowered. All of its functions are in one module.
 
     Attributes:
-        uses: of "barrier", "grid", "atomic", "fence", "print".
+        uses: of "barrier", "grid", "atomic", "fence", "print", "vector".
         compiled: for each dispatcher and types of arguments, the result of the compiler.
         functions: what emits a call of each of these, by the key that Numba knows it by.
         linked: text of modules whose functions this one calls.
         replaced: names of functions of GPUs, in whose place there is something else.
+        shared: memory of each shared array, and the element at which it begins.
+        registered: how many things Numba knew when it was asked last.
+        sizes: in bytes, of types of LLVM.
+        collectives: how many operations of threads that meet there are so far.
         refused: what makes the kernel one for a GPU only.
     """
 
@@ -49,6 +53,10 @@ class Session:
         self.functions: dict[Any, Any] = {}
         self.linked: dict[str, str] = {}
         self.keep: list[Any] = []
+        self.shared: list[tuple[Any, Any]] = []
+        self.collectives = 0
+        self.registered = -1
+        self.sizes: dict[Any, int] = {}
         self.refused = ""
         self.replaced: set[str] = set()
         self.kernel = Site("", "", 0, "")
@@ -74,9 +82,10 @@ class Session:
         self.exceptions.append((kind, arguments))
         return I64(len(self.exceptions) - 1)
 
-    def refuse(self, what: str) -> RefusedError:
-        self.refused = self.refused or what
-        return RefusedError(what)
+    def refuse(self, what: str, where: str = "") -> RefusedError:
+        """The error to raise for something that only a GPU has."""
+        self.refused = self.refused or f"{what}, which only a GPU has{where}"
+        return RefusedError(self.refused)
 
     def pure(self, name: str, result: Any, *parameters: Any) -> Any:
         """A function without effects that `regions` replaces."""

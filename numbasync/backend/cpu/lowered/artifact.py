@@ -1,0 +1,121 @@
+"""What is made of a kernel for some types of arguments: machine code, and what is known of it.
+
+It can be kept on disk. Loaded, it is code that runs blocks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from llvmlite import binding
+
+from numbasync.backend.cpu import regions, target
+from numbasync.backend.cpu.compiler.program import Site
+from numbasync.backend.cpu.lowered import accesses, printing
+from numbasync.backend.cpu.lowered.calls import call_of, launch_of
+from numbasync.backend.protocols import Dim3
+
+_OF_MORE_AXES = re.compile(r'call [^\n]*@"?na\.[tw][yz]"?\(')
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """
+    Attributes:
+        code: the machine code, and what it says about memory of a block.
+        sites: what numbers of places in the records of blocks mean.
+        exceptions: class and arguments of what the kernel may raise.
+        is_straight: whether it is known that a thread does a few steps and ends.
+        source: the intermediate code, for whoever wants to look at it.
+        keep: what has to live as long as the code; nothing, if the code can be kept on disk.
+    """
+
+    name: str
+    code: regions.Code
+    sites: tuple[Site, ...]
+    exceptions: tuple[tuple[type[BaseException], tuple[Any, ...]], ...]
+    is_straight: bool
+    atomics: bool
+    has_fences: bool
+    source: str
+    keep: tuple[Any, ...] = ()
+
+    def has_atomics(self) -> bool:
+        """Whether blocks may write to the same elements."""
+        return self.atomics
+
+    def raised(self, number: int) -> BaseException:
+        """What the kernel has raised, by its number in a record."""
+        kind, arguments = self.exceptions[number]
+        return kind(*arguments)
+
+
+def make(
+    function: FunctionType, argument_types: tuple[Any, ...], options: target.Options, row: bool
+) -> Artifact:
+    """Compile a kernel. Raises Numba's errors.
+
+    Args:
+        row: for blocks of one row of threads alone, if the kernel does not ask for more.
+    """
+    module = target.lower(function, argument_types, options)
+    text = accesses.with_definitions(module.text) if options.checked else module.text
+    code = regions.build(
+        str(binding.parse_assembly(text)),  # as LLVM writes it
+        module.name,
+        apart=options.checked or options.debug,
+        ordered=options.checked,
+        returned_are_missing=True,
+        row=row and not _OF_MORE_AXES.search(text),
+    )
+    return Artifact(
+        name=function.__name__,
+        code=code,
+        sites=tuple(module.sites),
+        exceptions=tuple(module.exceptions),
+        is_straight=module.is_straight,
+        atomics=module.has_atomics,
+        has_fences=module.has_fences,
+        source=module.text,
+        keep=tuple(module.keep),
+    )
+
+
+class LoadedCode:
+    """An artifact in memory.
+
+    Attributes:
+        run, dynamic_offset: see `block_kernel.Code`.
+    """
+
+    def __init__(
+        self, artifact: Artifact, argument_types: tuple[Any, ...], kept: Any = None
+    ) -> None:
+        """
+        Args:
+            kept: the function that calls the code, as it was kept on disk; see `calls.call_of`.
+        """
+        printing.ready()
+        self.artifact = artifact
+        self.call = call_of(argument_types, kept)
+        self.run: Callable[..., None] = self.call.run
+        self._address = artifact.code.load()
+        self.dynamic_offset = artifact.code.dynamic_offset
+
+    def memory_bytes(self, threads: int, shared_bytes: int) -> int:
+        """Memory of a block of so many threads, with so much dynamic shared memory."""
+        return self.artifact.code.memory_bytes(threads, shared_bytes)
+
+    def suits(self, block: Dim3) -> bool:
+        """Whether it runs blocks of this shape."""
+        return self.artifact.code.suits(block)
+
+    def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], Any]:
+        """What `run` takes before memory and arguments, for some blocks; and what to keep."""
+        launch = launch_of(self._address, block, grid)
+        return (ctypes.addressof(launch), first, end), launch

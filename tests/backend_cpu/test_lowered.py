@@ -1,0 +1,261 @@
+"""Kernels that Numba lowers unchanged, beside the same ones translated: numbers and errors."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, float64, int32
+
+from numbasync.backend.protocols import Checks
+from numbasync.errors import (
+    BarrierDivergenceError,
+    DataRaceError,
+    InputModifiedError,
+    KernelError,
+    OutOfBoundsError,
+    UninitialisedReadError,
+)
+from tests.backend_cpu.engines import INPUT, OUTPUT, run_on
+
+pytestmark = [
+    pytest.mark.usefixtures("cpu"),
+    pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
+]
+PLAIN: Any = cuda.jit
+ENGINES = ("compiled", "lowered")
+RECORDS = np.dtype([("a", np.int32), ("b", np.float64)])
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+    BLUE = 5
+
+
+# --- numbers ---
+
+
+@PLAIN
+def plain(z, x, pair, nothing, c, h):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        factor, more = pair
+        z[i] = factor * x[i] + more + c.real - c.imag + float32(h)
+        if nothing is None:
+            z[i] += math.sin(x[i])
+
+
+@PLAIN
+def records(z, x):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    z[i].a = x[i].a * Colour.BLUE
+    z[i].b = x[i].b / (x[i].a + 1)
+
+
+@cuda.jit(device=True)
+def swapped(x, t):  # type: ignore[no-untyped-def]
+    held = cuda.shared.array(64, float64)
+    held[t] = x
+    cuda.syncthreads()
+    return held[cuda.blockDim.x - 1 - t]
+
+
+@PLAIN
+def meeting(z, x):  # type: ignore[no-untyped-def]
+    own = cuda.local.array(3, int32)
+    t = cuda.threadIdx.x
+    dynamic = cuda.shared.array(0, float64)
+    for k in range(3):
+        own[k] = t * k
+    value = swapped(x[cuda.grid(1)], t)
+    dynamic[t] = value
+    cuda.syncthreads()
+    total = 0.0
+    for k in range(cuda.blockDim.x):
+        total += dynamic[k] * own[k % 3]
+    z[cuda.grid(1)] = total
+
+
+@PLAIN
+def in_warps(z, x):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    value = x[i]
+    for step in (16, 8, 4, 2, 1):
+        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, step)
+    cuda.atomic.add(z, cuda.laneid, value)
+    if cuda.syncthreads_count(int32(x[i] > 3)) > 5:
+        cuda.atomic.max(z, 0, 1000)
+
+
+@PLAIN
+def some_leave(z, x, n):  # type: ignore[no-untyped-def]
+    held = cuda.shared.array(64, float64)
+    t = cuda.threadIdx.x
+    held[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    if t >= n:
+        return
+    step = 1
+    while step < n:
+        other = held[(t + step) % n]
+        held[t] += 0.0 * other
+        step *= 2
+    z[cuda.grid(1)] = held[n - 1 - t]
+
+
+@PLAIN
+def all_blocks(z, x):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    z[i] = x[i]
+    cuda.cg.this_grid().sync()
+    other = z[z.shape[0] - 1 - i]
+    cuda.cg.this_grid().sync()
+    z[i] = other
+
+
+X = np.arange(128.0)
+CASES: dict[str, tuple[Any, ...]] = {
+    "plain": (
+        plain, (3, 1, 1), (32, 1, 1),
+        (np.zeros(70, np.float32), X.astype(np.float32), (2, 0.5), None, 1 - 2j, np.float16(1.5)),
+    ),
+    "records": (
+        records, (2, 1, 1), (4, 1, 1),
+        (np.zeros(8, RECORDS), np.array([(i, i * 1.5) for i in range(8)], RECORDS)),
+    ),
+    "meeting": (meeting, (2, 1, 1), (64, 1, 1), (np.zeros(128), X), 64 * 8),
+    "in_warps": (in_warps, (1, 1, 1), (64, 1, 1), (np.zeros(32, np.int64), np.arange(64) % 7)),
+    "some_leave": (some_leave, (2, 1, 1), (64, 1, 1), (np.zeros(128), X, 40)),
+    "all_blocks": (all_blocks, (4, 1, 1), (32, 1, 1), (np.zeros(128), X)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_are_equal(name: str) -> None:
+    expected, result = (run_on(engine, *CASES[name]) for engine in ENGINES)
+    for one, other in zip(expected, result, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert any(a.tobytes() for a in result)
+
+
+# --- errors ---
+
+
+@PLAIN
+def beyond(z, i):  # type: ignore[no-untyped-def]
+    z[1, cuda.grid(1) + i] = 1
+
+
+@cuda.jit(debug=True, opt=False)
+def raising(z, n):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i == n:
+        raise ValueError("too many")
+    z[i] = 6 // (i - 7)
+
+
+@PLAIN
+def some_meet(z, n):  # type: ignore[no-untyped-def]
+    if cuda.threadIdx.x != n:
+        cuda.syncthreads()
+    z[cuda.threadIdx.x] = 1
+
+
+ERRORS: dict[str, tuple[Any, ...]] = {
+    "index": (
+        OutOfBoundsError, beyond, (2, 1, 1), (32, 1, 1), (np.zeros((2, 40)), 3),
+    ),
+    "raise": (KernelError, raising, (1, 1, 1), (4, 1, 1), (np.zeros(8), 3)),
+    "division": (KernelError, raising, (2, 1, 1), (4, 1, 1), (np.zeros(8), 9)),
+    "divergence": (BarrierDivergenceError, some_meet, (1, 1, 1), (8, 1, 1), (np.zeros(8), 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_say_the_same(name: str) -> None:
+    kind, *launch = ERRORS[name]
+    texts = []
+    for engine in ENGINES:
+        with pytest.raises(kind) as error:
+            run_on(engine, *launch)
+        texts.append(str(error.value))
+    assert texts[0].split(" (/")[0] == texts[1].split(" (/")[0]
+
+
+# --- checks ---
+
+
+@PLAIN
+def racing(z, x):  # type: ignore[no-untyped-def]
+    z[cuda.grid(1) // 2] = x[cuda.grid(1)]
+
+
+@PLAIN
+def shared_race(z, x):  # type: ignore[no-untyped-def]
+    held = cuda.shared.array(64, float64)
+    t = cuda.threadIdx.x
+    held[t // 2] = x[t]
+    cuda.syncthreads()
+    z[t] = held[t // 2]
+
+
+@PLAIN
+def unwritten(z, x):  # type: ignore[no-untyped-def]
+    own = cuda.local.array(4, float64)
+    own[0] = x[0]
+    z[cuda.grid(1)] = own[cuda.threadIdx.x % 2]
+
+
+@PLAIN
+def input_written(z, x):  # type: ignore[no-untyped-def]
+    x[cuda.grid(1)] = -1
+
+
+@PLAIN
+def clean(z, x):  # type: ignore[no-untyped-def]
+    held = cuda.shared.array(64, float64)
+    t = cuda.threadIdx.x
+    held[t] = x[t]
+    cuda.syncthreads()
+    z[t] = held[7 - t]
+    cuda.atomic.add(z, 100, 1)
+
+
+CHECKED: dict[str, tuple[Any, ...]] = {
+    "race": (DataRaceError, racing),
+    "shared race": (DataRaceError, shared_race),
+    "unwritten": (UninitialisedReadError, unwritten),
+    "input": (InputModifiedError, input_written),
+}
+
+
+def checked(engine: str, kernel: Any, checks: Checks) -> list[np.ndarray]:
+    arguments = np.zeros(128), X
+    return run_on(
+        engine, kernel, (1, 1, 1), (8, 1, 1), arguments, checks=checks, access=[OUTPUT, INPUT]
+    )
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("name", CHECKED)
+def test_checks_find_the_same(name: str, order: Any) -> None:
+    kind, kernel = CHECKED[name]
+    texts = []
+    for engine in ENGINES:
+        with pytest.raises(kind) as error:
+            checked(engine, kernel, Checks(order))
+        texts.append(str(error.value))
+    assert texts[0] == texts[1]
+
+
+def test_a_clean_kernel_passes_its_checks() -> None:
+    writers: list[Any] = []
+    expected, result = (
+        checked(engine, clean, Checks("shuffled", 3, True, writers)) for engine in ENGINES
+    )
+    np.testing.assert_array_equal(expected[0], result[0])
+    for one, other in zip(writers[0].last, writers[1].last, strict=True):
+        np.testing.assert_array_equal(one, other)
