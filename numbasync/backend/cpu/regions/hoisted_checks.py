@@ -133,6 +133,9 @@ class _Hoister:
         self._loops = natural_loops(self._graph, start)
         axes = ("x",) if row else ("x", "y", "z")
         self._strides = {a: Strides(self._definitions, divergent, AXES[a]) for a in axes}
+        self._plain_strides = {
+            a: Strides(self._definitions, divergent, AXES[a], from_end=False) for a in axes
+        }
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._count = 0
         self._led: dict[str, set[str]] = {}
@@ -251,6 +254,7 @@ class _Hoister:
                 and node in last.labels
                 and last.labels[0] != last.labels[1]
                 and self._before[node] == [above]
+                and all(s in self._leading for s in last.labels)  # and no check of an index
             ):
                 try:
                     guards = self._tests(last.uses[0], last.labels[0] == node)
@@ -264,7 +268,7 @@ class _Hoister:
     def _narrowed(
         self, guard: _Test, axis: str, block: str, begin: str, end: str
     ) -> tuple[str, str]:
-        strides = {a: s.of(guard.left) for a, s in self._strides.items()}
+        strides = {a: s.of(guard.left) for a, s in self._plain_strides.items()}
         own = strides.pop(axis)
         if own != 1 or any(strides.values()) or None in strides.values():
             return begin, end
