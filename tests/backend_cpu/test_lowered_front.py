@@ -7,19 +7,29 @@ import itertools
 import linecache
 from collections import namedtuple
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from llvmlite import ir
 from numba import cuda, float32, int64
 from numba.core.errors import NumbaError
-from numba.cuda import types
+from numba.cuda import extending, types
 from numba.cuda.core.errors import TypingError
 from numba.cuda.dispatcher import CUDADispatcher
 
 from numbasync.backend.cpu.compiler.numba_cuda import FrontEnd
 from numbasync.backend.cpu.library.entry_points import OUT_OF_RANGE, OVERFLOWN, RAISED
-from numbasync.backend.cpu.races.words import ATOMIC, ATTEMPT, FENCE, FENCE_BLOCK, QUIET, READ, WRITE
+from numbasync.backend.cpu.races.words import (
+    ATOMIC,
+    ATTEMPT,
+    FENCE,
+    FENCE_BLOCK,
+    QUIET,
+    READ,
+    WRITE,
+)
 from numbasync.backend.cpu.target import Options, lower
 from numbasync.errors import UnsupportedKernelError
 from tests.backend_cpu.lowered_threads import Kernel, NoteError, keys_of
@@ -94,10 +104,9 @@ def turned(x, n):  # type: ignore[no-untyped-def]
     return result
 
 
-
 def outer(call: Any, functions: Any) -> Any:
-    module = linecache  # a module with a function in it
-    module.turn = turned  # type: ignore[attr-defined]
+    module: Any = ModuleType("module")
+    module.turn = turned
 
     @jit
     def kernel(z, x):  # type: ignore[no-untyped-def]
@@ -226,10 +235,13 @@ def outside(z, x, how, i):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize(
-    ("how", "what", "axis", "extent"), [(0, "z", 0, 4), (1, "z", 0, 4), (2, "x[0]", 1, 3), (3, "x[0]", 1, 3)]
+    ("how", "what", "axis", "extent"),
+    [(0, "z", 0, 4), (1, "z", 0, 4), (2, "x[0]", 1, 3), (3, "x[0]", 1, 3)],
 )
 @pytest.mark.parametrize("i", [7, -8])
-def test_an_index_out_of_range_is_noted(how: int, what: str, axis: int, extent: int, i: int) -> None:
+def test_an_index_out_of_range_is_noted(
+    how: int, what: str, axis: int, extent: int, i: int
+) -> None:
     made = Kernel(outside, keys_of(arguments := (np.zeros(4), (np.zeros((2, 3)),), how, i)))
     with pytest.raises(NoteError) as caught:
         made.launch((1, 2), 4, *arguments)
@@ -263,11 +275,10 @@ def test_a_refusal_is_numba_cudas() -> None:
 
 
 def test_what_only_a_gpu_has_is_refused_by_name() -> None:
-    from numba.cuda import extending
-    from llvmlite import ir
+    intrinsic: Any = extending.intrinsic
 
-    @extending.intrinsic
-    def own(typingctx: Any):  # type: ignore[no-untyped-def]
+    @intrinsic
+    def own(typingctx: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kind = ir.FunctionType(ir.IntType(32), [])
             return builder.call(ir.Function(builder.module, kind, "llvm.nvvm.nowhere"), [])
@@ -303,7 +314,11 @@ def test_checked_kernels_tell_each_access() -> None:
     z, x = np.zeros(4, np.int64), np.full(1, 7, np.int64)
     made = launched(accessing, 1, 1, z, x, checked=True)
     assert z.tolist() == [5, 7, 3, 4]
-    places = {x.ctypes.data: "x", **{z.ctypes.data + 8 * k: f"z{k}" for k in range(4)}, None: ""}
+    places: dict[Any, str] = {
+        x.ctypes.data: "x",
+        **{z.ctypes.data + 8 * k: f"z{k}" for k in range(4)},
+        None: "",
+    }
     seen = [(mode, places[address], nbytes) for mode, _, address, nbytes in made.accesses]
     assert seen == [
         (READ, "x", 8), (WRITE, "z1", 8), (READ, "x", 8), (QUIET, "z1", 8), (ATOMIC, "z0", 8),
@@ -338,7 +353,7 @@ def test_checked_kernels_note_indices_that_do_not_fit() -> None:
 def test_printing() -> None:
     @jit
     def kernel(x):  # type: ignore[no-untyped-def]
-        print("x is", x[0], np.uint8(200), cuda.threadIdx, x[0] > 0, (1, -2))
+        print("x is", x[0], np.uint8(200), cuda.threadIdx, x[0] > 0, (1, -2))  # noqa: T201
 
     made = launched(kernel, 1, 1, np.array([1.5]))
     assert made.printed == ["x is 1.500000 200 (0, 0, 0) True (1, -2)\n"]

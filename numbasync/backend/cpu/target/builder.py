@@ -60,7 +60,8 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
             raise self.refuse(f"a call of {name}")
         return emit
 
-    def refuse(self, what: str) -> Exception:
+    def refuse(self, what: str) -> Any:
+        """The error to raise for something that only a GPU has."""
         location = self.lower.loc
         where = "" if location is None else f" ({location.filename}:{location.line})"
         return self.session.refuse(what, where)

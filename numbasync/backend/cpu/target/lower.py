@@ -35,9 +35,7 @@ _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global)
 _PURE = "memory(none) nounwind willreturn"
 
 
-def lower(
-    kernel: Any, argument_types: Sequence[Any], options: Options | None = None
-) -> Module:
+def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = None) -> Module:
     """The code of a kernel for arguments of these types.
 
     Args:
@@ -93,7 +91,7 @@ def _compiler_of(session: Session) -> Iterator[TargetContext]:
 
 
 def _define_rest(context: TargetContext) -> None:
-    """Define the functions of GPUs that Numba calls without our builder, in functions of its own."""
+    """Define the functions of GPUs that Numba calls without our builder, in its own functions."""
     session = context.session
     called = {
         instruction.callee
@@ -113,9 +111,9 @@ def _refuse_unknown(session: Session) -> None:
     for function in session.module.functions:
         name = function.name
         is_known = function.blocks or name in session.linked or name in session.replaced
-        if not is_known and not name.startswith(("na.", "llvm.")):
-            if not binding.address_of_symbol(name):
-                raise session.refuse(f"a call of {name}")
+        is_known = is_known or name.startswith(("na.", "llvm."))
+        if not is_known and not binding.address_of_symbol(name):
+            raise session.refuse(f"a call of {name}")
 
 
 def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
@@ -147,7 +145,12 @@ def _finished(session: Session) -> str:
     for name in _DYNAMIC.findall(text):
         text = text.replace(name, "@na.dynamic")
     text = re.sub(r"^@na\.dynamic = .*\n", "", text, flags=re.M)
-    text = re.sub(r'^(declare .*@"na\.[^\n]*) (?:readnone nounwind|nounwind readnone)$', rf"\1 {_PURE}", text, flags=re.M)
+    text = re.sub(
+        r'^(declare .*@"na\.[^\n]*) (?:readnone nounwind|nounwind readnone)$',
+        rf"\1 {_PURE}",
+        text,
+        flags=re.M,
+    )
     if "@na.dynamic" in text:
         text += "\n@na.dynamic = external global [0 x i8], align 1024\n"
     text = text.replace('target datalayout = ""', f'target datalayout = "{target_data()}"')

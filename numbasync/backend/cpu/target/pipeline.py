@@ -135,8 +135,9 @@ class _PassManager(_machinery.PassManager):  # type: ignore[misc, unused-ignore]
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
         with errors.new_error_context(f"Pass {pss.name()}"):
-            steps = (pss.run_initialization, pss.run_pass, pss.run_finalizer)
-            is_changed = any([step(internal_state) for step in steps])
+            is_changed = pss.run_initialization(internal_state)
+            is_changed |= pss.run_pass(internal_state)
+            is_changed |= pss.run_finalizer(internal_state)
         code = internal_state.func_ir
         if not (is_changed and _machinery._pass_registry.get(type(pss)).mutates_CFG):
             return
