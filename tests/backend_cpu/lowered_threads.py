@@ -1,5 +1,5 @@
-"""Runs what `target.lower` gives, a CUDA thread at a time, each in a greenlet that waits at barriers:
-the front end by itself, and a judge of what runs the same code as loops.
+"""Runs what `target.lower` gives, a CUDA thread at a time, each in a greenlet that waits at
+barriers: the front end by itself, and a judge of what runs the same code as loops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import greenlet
 import llvmlite.binding as llvm
 import numpy as np
-from numba.core import types
+from numba.core import types as _types
 
 from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.compiler.numba_cuda import type_on_gpu
@@ -21,6 +21,7 @@ from numbasync.backend.cpu.library.entry_points import DIVERGED
 from numbasync.backend.cpu.target import Module, Options, lower, printing
 from numbasync.backend.protocols import ArrayKey
 
+types: Any = _types  # type checkers do not know all of its names
 _NAMES = [f"{kind}{axis}" for kind in "tbwg" for axis in "xyz"]
 _DYNAMIC = 1 << 16
 _HELPERS = "\n".join(
@@ -52,6 +53,7 @@ class Kernel:
         self.types = tuple(type_on_gpu(k) for k in keys)
         self.module: Module = lower(kernel, self.types, options)
         self.printed: list[str] = []
+        self.accesses: list[tuple[Any, ...]] = []  # mode, site, address, bytes
         self._engine = _engine(self.module, self._callbacks())
         address = self._engine.get_function_address
         self._state = (ctypes.c_int32 * 16).from_address(
@@ -75,11 +77,18 @@ class Kernel:
             "na.warp_barrier": ctypes.PYFUNCTYPE(None, integer, integer)(
                 lambda site, mask: self._wait("warp", site)
             ),
-            "na.print": ctypes.PYFUNCTYPE(integer, place, place)(
-                lambda form, values: self.printed.append(printing.formatted(form, values)) or 0
-            ),
+            "na.access": ctypes.PYFUNCTYPE(integer, integer, integer, place, wide)(self._access),
+            "na.print": ctypes.PYFUNCTYPE(integer, place, place)(self._print),
         }
         return self.callbacks
+
+    def _access(self, *access: Any) -> int:
+        self.accesses.append(access)
+        return 0
+
+    def _print(self, form: int, values: int) -> int:
+        self.printed.append(printing.formatted(form, values))
+        return 0
 
     def _note(self, *note: int) -> None:
         self._noted.append(note)
@@ -90,26 +99,27 @@ class Kernel:
     def launch(self, grid: Any, block: Any, *args: Any, dynamic_bytes: int = 0) -> None:
         """Run every block; threads of a block take turns between barriers, in order."""
         grid, block = [(*((x,) if isinstance(x, int) else x), 1, 1)[:3] for x in (grid, block)]
-        self._main, self._noted = greenlet.getcurrent(), []
+        self._main = greenlet.getcurrent()
+        self._noted: list[tuple[int, ...]] = []
         keep: list[Any] = []
         packed = [p for a, t in zip(args, self.types, strict=True) for p in _packed(a, t, keep)]
         if len(packed) != len(self.module.arguments):
             raise AssertionError((len(packed), self.module.arguments))
-        blocks = [
+        blocks: list[Iterator[None] | None] = [
             self._block(number, grid, block, packed, dynamic_bytes)
             for number in range(math.prod(grid))
         ]
         if not self.module.is_cooperative:
-            for each in blocks:
+            for whole in filter(None, blocks):
                 self._put([bytes(size) for _, size in self._shared])
-                for _ in each:
+                for _ in whole:
                     pass
             return
         memories = [[bytes(size) for _, size in self._shared]] * len(blocks)
         while blocks:  # a block runs as far as a barrier of the grid
             for b, each in enumerate(list(blocks)):
                 self._put(memories[b])
-                if next(each, "end") == "end":
+                if each is None or next(each, "end") == "end":
                     blocks[b] = None
                 memories[b] = [ctypes.string_at(a, size) for a, size in self._shared]
             memories = [m for m, b in zip(memories, blocks, strict=True) if b is not None]
@@ -199,15 +209,17 @@ def _memories(text: str) -> Iterator[tuple[str, int]]:
 def _nbytes(kind: str) -> int:
     module = llvm.parse_assembly(f"@x = global {kind} zeroinitializer")
     data = llvm.create_target_data("")
-    return data.get_abi_size(module.get_global_variable("x").global_value_type)
+    return int(data.get_abi_size(module.get_global_variable("x").global_value_type))
 
 
 def _engine(module: Module, callbacks: dict[str, Any]) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    text = re.sub(r'^declare .*@"?na\.(?:[tbwg][xyz]|tid|dynamic_bytes)"?\(.*\n', "", module.text, flags=re.M)
     text = re.sub(
-        r'^(@"na\.(?:shared|exchange|present)[^"]*" =) external global (\[\d+ x .*\])(, align \d+)$',
+        r'^declare .*@"?na\.(?:[tbwg][xyz]|tid|dynamic_bytes)"?\(.*\n', "", module.text, flags=re.M
+    )
+    text = re.sub(
+        r'^(@"na\.(?:shared|exchange|present)[^"]*" =) external global (\[\d+ x .*\])(, .*)$',
         r"\1 global \2 zeroinitializer\3",
         text,
         flags=re.M,
@@ -242,7 +254,15 @@ def _ctype(kind: str) -> Any:
 def _packed(value: Any, numba_type: Any, keep: list[Any]) -> list[Any]:
     """An argument as Numba flattens it."""
     if isinstance(numba_type, types.Array):
-        return [None, None, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
+        return [
+            None,
+            None,
+            value.size,
+            value.itemsize,
+            value.ctypes.data,
+            *value.shape,
+            *value.strides,
+        ]
     if isinstance(numba_type, types.BaseTuple):
         return [p for v, t in zip(value, numba_type, strict=True) for p in _packed(v, t, keep)]
     if isinstance(numba_type, types.Record):

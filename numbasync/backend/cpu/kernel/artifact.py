@@ -20,7 +20,7 @@ from numbasync.backend.cpu.kernel.arguments import call_of, launch_of
 from numbasync.backend.cpu.record import Site
 from numbasync.backend.cpu.target.refusals import refusal
 from numbasync.backend.protocols import Dim3
-from numbasync.errors import UnsupportedKernelError
+from numbasync.errors import CallerError, UnsupportedKernelError
 
 _OF_MORE_AXES = re.compile(r'call [^\n]*@"?na\.[tw][yz]"?\(')
 
@@ -65,23 +65,29 @@ def make(
 
     Raises:
         KernelCompileError: Numba refuses it, as for a GPU.
-        UnsupportedKernelError: it uses something that only a GPU has.
+        UnsupportedKernelError: it uses what only a GPU has, or a form of code that is not known.
     """
     try:
         module = target.lower(function, argument_types, options)
-    except UnsupportedKernelError:
+    except (CallerError, UnsupportedKernelError):
         raise
     except Exception as error:  # Numba raises many classes
         raise refusal(function, argument_types, error) from error
     text = accesses.with_definitions(module.text) if options.checked else module.text
-    code = regions.build(
-        str(binding.parse_assembly(text)),  # as LLVM writes it
-        module.name,
-        apart=options.checked or options.debug,
-        ordered=options.checked,
-        returned_are_missing=True,
-        row=row and not _OF_MORE_AXES.search(text),
-    )
+    try:
+        code = regions.build(
+            str(binding.parse_assembly(text)),  # as LLVM writes it
+            module.name,
+            apart=options.checked or options.debug,
+            ordered=options.checked,
+            returned_are_missing=True,
+            row=row and not _OF_MORE_AXES.search(text),
+        )
+    except Exception as error:
+        raise UnsupportedKernelError(
+            f"kernel {function.__name__} is not compiled on the CPU device, though it is for a "
+            f"GPU: {type(error).__name__}: {error}"
+        ) from error
     return Artifact(
         name=function.__name__,
         code=code,

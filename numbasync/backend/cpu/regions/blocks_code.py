@@ -16,7 +16,7 @@ from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.hoisted_checks import HoistedChecks, hoist_checks
 from numbasync.backend.cpu.regions.helper_code import ALL, FAILED_STATUS, RAISED
 from numbasync.backend.cpu.regions.keep import Kept
-from numbasync.backend.cpu.regions.layout import PRESENT_BYTES, Layout, in_memory
+from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.region_code import (
     NEVER,
     NOTE,
@@ -40,6 +40,7 @@ class BlocksCode:
         self._kernel, self._kept, self._layout, self._settings = kernel, kept, layout, settings
         self._regions, self._strict, self._saved = regions, strict, saved
         self.out = Written()
+        self.hoisted: dict[str, bool] = {}  # by region's name: whether its checks are before it
         self._wanted: list[tuple[str, int, bool]] = []
         self._written: set[tuple[str, int, bool]] = set()
         self._phases: dict[int, set[int]] = {}
@@ -154,6 +155,8 @@ class BlocksCode:
             mode = MEET_WARP if self._level(number) is Level.WARP else MEET
             lines += [f"{tag}.met:", f"  {_access(0, mode)}", f"  br label %{tag}.start"]
         hoisted = self._hoisted(level, region, tag) if region.fails and not masked else None
+        if region.fails and not masked:
+            self.hoisted[tag] = hoisted is not None
         if hoisted is None:
             self._write_copy(level, region, masked, "", {})
             return
@@ -445,7 +448,7 @@ class BlocksCode:
         lines = []
         if "present" in self._kernel.memory:
             lines.append(
-                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {PRESENT_BYTES}, i1 0)"
+                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {self._layout.present_bytes}, i1 0)"
             )
         if self._kernel.asks_who_is_alive:
             lines.append("  call void @na.fill(ptr %na.alive, i64 0, i64 %na.threads, i32 1)")

@@ -11,6 +11,7 @@ import llvmlite.binding as llvm
 from numbasync.backend.cpu.regions.blocks_code import BlocksCode
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import CHOOSE, FAILED_STATUS, FILL, RECORD
+from numbasync.backend.cpu.regions.instructions import without_metadata
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
@@ -117,7 +118,8 @@ def write_module(
         settings.row,
         cooperative,
         bool(kernel.barriers),
-        _notes(kernel, kept, regions, time.perf_counter() - light, light - began),
+        _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
+        | {"hoisted": sum(blocks.hoisted.values()), "checked": len(blocks.hoisted)},
     )
     return "\n".join(lines), code
 
@@ -159,9 +161,8 @@ def _of_threads(kernel: CutKernel, kept: Kept, regions: list[Region]) -> dict[st
 def _kept_lines(rest: list[str]) -> list[str]:
     """What the module has besides the kernel, without metadata and what stands for the contract."""
     dropped = re.compile(r"(?:!|; |source_filename|declare .*@na\.|@na\.(?:shared|exchange))")
-    return [line for line in rest if not dropped.match(line)] + [
-        line for line in rest if line.startswith("declare") and "@na.print(" in line
-    ]
+    kept = [without_metadata(line) for line in rest if not dropped.match(line)]
+    return kept + [line for line in rest if line.startswith("declare") and "@na.print(" in line]
 
 
 def _sites(kernel: CutKernel) -> list[str]:

@@ -1,7 +1,8 @@
 """Range loops of Numba as loops that count: what LLVM's light passes leave to its heavy ones.
 
 Numba's range counts down what is left, and computes its next value, by `sext` and `select` of whether
-anything is left, in the block that tests it. Behind the test it is known which.
+anything is left, in the block that tests it. Behind the test it is known which. What begins at a number
+that is not negative and grows is never negative, so an index of it does not count from the end.
 """
 
 from __future__ import annotations
@@ -34,6 +35,45 @@ def count_plainly(function: Function) -> None:
         }
         if known:
             _replace(function, known, block, _Behind(test[2], tree))
+
+
+def drop_sign_tests(function: Function) -> None:
+    """Write what follows from it that counters that grow are not negative."""
+    definitions = {n: i for n, (_, i) in function.definitions().items()}
+    counters = {n for n, i in definitions.items() if _only_grows(i, definitions)}
+    facts: dict[str, str] = {}
+    for name, i in definitions.items():
+        test = re.fullmatch(r"icmp (?:samesign )?slt i64 (%[\w.]+), 0", i.text)
+        if test is not None and test[1] in counters:
+            facts[name] = "false"
+        bit = re.fullmatch(r"and i64 (%[\w.]+), (\d+)", i.text)
+        shifted = definitions.get(bit[1]) if bit is not None else None
+        if bit is None or shifted is None:
+            continue
+        shift = re.fullmatch(r"lshr (?:exact )?i64 (%[\w.]+), (\d+)", shifted.text)
+        if shift is not None and shift[1] in counters and int(bit[2]) << int(shift[2]) == 1 << 63:
+            facts[name] = "0"
+    if not facts:
+        return
+    for code in function.blocks.values():
+        for n, i in enumerate(code):
+            if any(u in facts for u in i.uses):
+                text = i.renamed(facts)
+                code[n] = parse_instruction(f"{i.result} = {text}" if i.result else text)
+
+
+def _only_grows(i: Instruction, definitions: Mapping[str, Instruction]) -> bool:
+    """Whether a value begins with a number and has numbers added, in fewer than 2**63 rounds."""
+    if i.opcode != "phi" or i.type != "i64":
+        return False
+    for value, _ in i.incoming:
+        after = definitions.get(value)
+        if after is None:
+            if not re.fullmatch(r"\d{1,15}", value):
+                return False
+        elif not re.fullmatch(rf"add (?:n[us]w )*i64 {re.escape(i.result)}, \d{{1,3}}", after.text):
+            return False
+    return True
 
 
 def _if_true(i: Instruction, condition: str) -> str | None:

@@ -29,11 +29,12 @@ from numbasync.backend.cpu.regions.instructions import Instruction
 from numbasync.backend.cpu.regions.llvm_types import split_list
 from numbasync.backend.cpu.regions.strides import AXES, Strides
 
+BEFORE = ""  # in the place of a block: where the region begins
 MOST_STRIDE = 1 << 16
 MOST_CORNERS = 16
 MOST_OPERATIONS = 400
 _COORDINATES = {"%na.tx": "x", "%na.ty": "y", "%na.tz": "z"}
-_COMPARISON = re.compile(r"icmp (?:samesign )?(\w+) (i\d+) (\S+), (\S+)$")
+_COMPARISON = re.compile(r"icmp (samesign )?(\w+) (i\d+) (\S+), (\S+)$")
 _OPPOSITE = {
     "slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle",
     "ult": "uge", "uge": "ult", "ule": "ugt", "ugt": "ule", "eq": "ne", "ne": "eq",
@@ -51,12 +52,17 @@ class _NotHoistedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A comparison that has to hold: of `left`, which grows, with `right`, which does not."""
+    """A comparison that has to hold: of `left`, which grows, with `right`, which does not.
+
+    Attributes:
+        has_same_signs: nothing is promised of operands of two signs.
+    """
 
     predicate: str
     type: str
     left: str
     right: str
+    has_same_signs: bool = False
 
 
 @dataclass(slots=True)
@@ -127,8 +133,12 @@ class _Hoister:
         self._loops = natural_loops(self._graph, start)
         axes = ("x",) if row else ("x", "y", "z")
         self._strides = {a: Strides(self._definitions, divergent, AXES[a]) for a in axes}
+        self._plain_strides = {
+            a: Strides(self._definitions, divergent, AXES[a], from_end=False) for a in axes
+        }
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._count = 0
+        self._led: dict[str, set[str]] = {}
         self.found = HoistedChecks({})
         self.extents = {a: ("0", f"%na.w{a}64") for a in axes}
 
@@ -161,8 +171,8 @@ class _Hoister:
             raise _NotHoistedError
         match = _COMPARISON.match(i.text)
         if match is not None:
-            predicate = match[1] if truth else _OPPOSITE[match[1]]
-            return [self._ordered(_Test(predicate, match[2], match[3], match[4]))]
+            predicate = match[2] if truth else _OPPOSITE[match[2]]
+            return [self._ordered(_Test(predicate, *match.group(3, 4, 5), bool(match[1])))]
         operands = [part.rsplit(" ", 1)[-1] for part in split_list(i.text)] if i.text else []
         if i.opcode == "xor" and operands[1] == "true":
             return self._tests(operands[0], not truth)
@@ -179,7 +189,8 @@ class _Hoister:
         """With what does not grow on the right."""
         if self._is_fixed(test.right):
             return test
-        return _Test(_MIRRORED[test.predicate], test.type, test.right, test.left)
+        mirrored = _MIRRORED[test.predicate]
+        return _Test(mirrored, test.type, test.right, test.left, test.has_same_signs)
 
     def _is_fixed(self, value: str) -> bool:
         return all(s.of(value) == 0 for s in self._strides.values()) and not self._grows_in(value)
@@ -201,7 +212,7 @@ class _Hoister:
 
     def _check(self, test: _Test, block: str) -> str:
         """The name of an i1: the test holds for all that come to the block."""
-        if test.predicate not in _INTERVALS or not self._is_fixed(test.right):
+        if not self._is_fixed(test.right):
             raise _NotHoistedError
         ranges: dict[str, tuple[str, str]] = {}  # by axis: first, and last, as i64 or as counters
         empty = []
@@ -217,7 +228,7 @@ class _Hoister:
             counter, first, last, is_none = self._counter(test.left, loop, block)
             ranges[counter] = first, last
             empty.append(is_none)
-        if 1 << len(ranges) > MOST_CORNERS:
+        if 1 << len(ranges) > MOST_CORNERS or (ranges and test.predicate not in _INTERVALS):
             raise _NotHoistedError
         holds = "true"
         for corner in itertools.product(*([(k, v) for v in pair] for k, pair in ranges.items())):
@@ -243,6 +254,7 @@ class _Hoister:
                 and node in last.labels
                 and last.labels[0] != last.labels[1]
                 and self._before[node] == [above]
+                and all(s in self._leading for s in last.labels)  # and no check of an index
             ):
                 try:
                     guards = self._tests(last.uses[0], last.labels[0] == node)
@@ -256,7 +268,7 @@ class _Hoister:
     def _narrowed(
         self, guard: _Test, axis: str, block: str, begin: str, end: str
     ) -> tuple[str, str]:
-        strides = {a: s.of(guard.left) for a, s in self._strides.items()}
+        strides = {a: s.of(guard.left) for a, s in self._plain_strides.items()}
         own = strides.pop(axis)
         if own != 1 or any(strides.values()) or None in strides.values():
             return begin, end
@@ -272,17 +284,20 @@ class _Hoister:
             return begin, end
         away = self._call("ssub.sat", right, left)
         behind = self._call("sadd.sat", away, "1")
-        match guard.predicate:
+        predicate = guard.predicate
+        if guard.has_same_signs:
+            predicate = predicate.replace("u", "s", 1)
+        match predicate:
             case "slt" | "sle":
-                end = self._call("smin", end, away if guard.predicate == "slt" else behind)
+                end = self._call("smin", end, away if predicate == "slt" else behind)
             case "ult" | "ule":
                 # Of two that are not negative, as it is of signed ones; else nothing is known.
                 good = self._line(f"icmp sge i64 {right}, 0")
-                limit = away if guard.predicate == "ult" else behind
+                limit = away if predicate == "ult" else behind
                 limit = self._line(f"select i1 {good}, i64 {limit}, i64 {end}")
                 end = self._call("smin", end, limit)
             case "sgt" | "sge":
-                begin = self._call("smax", begin, away if guard.predicate == "sge" else behind)
+                begin = self._call("smax", begin, away if predicate == "sge" else behind)
             case "eq":
                 begin = self._call("smax", begin, away)
                 end = self._call("smin", end, behind)
@@ -378,27 +393,49 @@ class _Hoister:
             if value in self._arrays:
                 raise _NotHoistedError
             return value
-        key = value, tuple(sorted(place.items()))
-        if key in self._made:
-            return self._made[key]
         home = self._home.get(value)
-        if value in self._uniform_live and (home is None or not self._leads(home, block)):
+        if block == BEFORE or home is None or not self._leads(home, block):
+            return self._before_region(value, place)
+        if not dominates(self._tree, home, block):
+            raise _NotHoistedError  # made anew on some ways only
+        key = value, tuple(sorted(place.items()))
+        if key not in self._made:
+            i = self._definitions[value]
+            if i.opcode == "phi":
+                ways = [(v, b) for v, b in i.incoming if home in self._graph.get(b, ())]
+                if len(ways) != 1:
+                    raise _NotHoistedError
+                self._made[key] = self._at(ways[0][0], place, ways[0][1])
+            else:
+                self._made[key] = self._again(i, place, home)
+        return self._made[key]
+
+    def _before_region(self, value: str, place: Mapping[str, str]) -> str:
+        """What a value is where the region begins."""
+        if value in self._uniform_live:
             self.found.uniform.add(value)
             return f"%{self._tag}.in.{value[1:]}"
-        i = self._definitions[value]
-        if home is None and value not in self._remade:
+        if value not in self._remade:
             raise _NotHoistedError
+        key = f"{value} {BEFORE}", tuple(sorted(place.items()))
+        if key not in self._made:
+            self._made[key] = self._again(self._definitions[value], place, BEFORE)
+        return self._made[key]
+
+    def _again(self, i: Instruction, place: Mapping[str, str], block: str) -> str:
+        """Do an instruction for a thread and round."""
         if i.opcode == "phi" or not follows_from_operands(i) or i.opcode.endswith(("div", "rem")):
             raise _NotHoistedError
         if len(self.found.lines) > MOST_OPERATIONS:
             raise _NotHoistedError
         operands = {u: self._at(u, place, block) for u in i.uses}
-        self._made[key] = self._line(_for_any_thread(i).renamed(operands))
-        return self._made[key]
+        return self._line(_for_any_thread(i).renamed(operands))
 
     def _leads(self, home: str, block: str) -> bool:
         """Whether a value that is made in `home` may be made anew before control is at `block`."""
-        return block in reached_from(self._graph, [home])
+        if home not in self._led:
+            self._led[home] = reached_from(self._graph, [home])
+        return block in self._led[home]
 
     def _coordinate(self, value: str, place: Mapping[str, str]) -> str:
         if value == "%na.tid":

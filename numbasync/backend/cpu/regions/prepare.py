@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from numbasync.backend.cpu.regions.counted import count_plainly
+from numbasync.backend.cpu.regions.counted import count_plainly, drop_sign_tests
 from numbasync.backend.cpu.regions.cut import CutKernel, cut
 from numbasync.backend.cpu.regions.function_text import parse_module
 from numbasync.backend.cpu.regions.llvm_types import end_of_type
@@ -72,6 +72,7 @@ def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
     run_passes(module, _LIGHT)
     parsed = parse_module(str(module), name)
     count_plainly(parsed.function)
+    drop_sign_tests(parsed.function)
     kernel = cut_with_turned_loops(parsed.function) if turn_loops else cut(parsed.function)
     return Prepared(kernel, parsed.rest, places)
 

@@ -29,6 +29,7 @@ class Strides:
         definitions: the instruction of each value.
         divergent: values that may differ at all; others have the stride 0.
         along: the strides of thread coordinates, or of what else counts.
+        from_end: pass over it that negative indices count from the end: `i + (n if i < 0 else 0)`.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class Strides:
         definitions: Mapping[str, Instruction],
         divergent: Collection[str],
         along: Mapping[str, int | None] | None = None,
+        from_end: bool = True,
     ) -> None:
-        self._definitions, self._divergent = definitions, divergent
+        self._definitions, self._divergent, self._from_end = definitions, divergent, from_end
         self._known: dict[str, int | None] = dict(AXES["x"] if along is None else along)
 
     def of(self, value: str) -> int | None:
@@ -108,7 +110,7 @@ class Strides:
         if condition in self._divergent:
             test = self._definitions.get(condition)
             is_sign_test = test is not None and bool(re.match(r"icmp slt \w+ %\S+, 0$", test.text))
-            if not is_sign_test:
+            if not (is_sign_test and self._from_end):
                 return None
         return strides[0]
 

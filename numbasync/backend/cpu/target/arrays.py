@@ -11,7 +11,7 @@ from numba.cuda import cudaimpl
 from numba.cuda.typing.npydecl import parse_dtype
 
 from numbasync.backend.cpu.target.builder import Builder
-from numbasync.backend.cpu.target.context import OWN, TargetContext, target_data
+from numbasync.backend.cpu.target.context import TargetContext, emits, target_data
 from numbasync.backend.cpu.target.module import I8, I64, types
 from numbasync.backend.cpu.target.positions import dynamic_bytes
 
@@ -117,4 +117,4 @@ def _made(is_shared: bool) -> Any:
 for _maker, _is_shared in ((cuda.shared.array, True), (cuda.local.array, False)):
     for _shape_type in (types.IntegerLiteral, types.BaseTuple):
         for _more in ((), (types.IntegerLiteral,), (types.NoneType,)):
-            OWN.lower(_maker, _shape_type, types.Any, *_more)(_made(_is_shared))
+            emits(_maker, _shape_type, types.Any, *_more)(_made(_is_shared))

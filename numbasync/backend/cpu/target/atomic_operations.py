@@ -54,9 +54,7 @@ def _better(name: str) -> Callable[[Any, Any, Any], Any]:
         if not name.startswith("nan"):
             return better
         is_number = builder.fcmp_ordered("ord", value, value)
-        return builder.or_(
-            better, builder.and_(is_number, builder.fcmp_unordered("uno", old, old))
-        )
+        return builder.or_(better, builder.and_(is_number, builder.fcmp_unordered("uno", old, old)))
 
     return is_better
 

@@ -15,7 +15,7 @@ from numba import cuda
 from numba.cuda import cgutils
 
 from numbasync.backend.cpu.target.builder import ASSEMBLY, Builder, instead_of
-from numbasync.backend.cpu.target.context import OWN
+from numbasync.backend.cpu.target.context import emits
 from numbasync.backend.cpu.target.module import I1, I16, I32, I64, types
 from numbasync.backend.cpu.target.positions import lane
 
@@ -45,7 +45,10 @@ def _warp_of(builder: Builder, memory: Any, of: Any) -> Any:
 
 
 def _size(of: Any) -> int:
-    return int(of.width if isinstance(of, ir.IntType) else 64 if isinstance(of, ir.DoubleType) else 32) // 8
+    return (
+        int(of.width if isinstance(of, ir.IntType) else 64 if isinstance(of, ir.DoubleType) else 32)
+        // 8
+    )
 
 
 def _exchange(builder: Builder, value: Any) -> Any:
@@ -194,16 +197,16 @@ def _word(builder: Builder, value: Any) -> Any:
 def _shuffle_of(mode: int, clamp: int) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: list[Any]) -> Any:
         mask, value, b = args
-        return shuffled(
-            builder, mode, _word(builder, mask), value, _word(builder, b), I32(clamp)
-        )[0]
+        return shuffled(builder, mode, _word(builder, mask), value, _word(builder, b), I32(clamp))[
+            0
+        ]
 
     return emit
 
 
 for _mode, _name in enumerate(_SHUFFLES):
     # numba-cuda's own moves 64 bits in two halves.
-    OWN.lower(getattr(cuda, _name), types.Any, types.Any, types.Any)(
+    emits(getattr(cuda, _name), types.Any, types.Any, types.Any)(
         _shuffle_of(_mode, 0 if _mode == _UP else 31)
     )
 

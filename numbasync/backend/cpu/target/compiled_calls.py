@@ -46,5 +46,3 @@ def call_compiled(
     )
     assert value.type == returned
     return result.signature.return_type, value
-
-

@@ -4,8 +4,9 @@ for all functions of a kernel, and our own code where a GPU's would not do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import binding
 from numba.cuda import cgutils, target
@@ -22,10 +23,16 @@ from numbasync.backend.cpu.target.session import Session
 # What the target does otherwise than `numba.cuda`: by Numba's keys, or by the functions of a
 # program's source.
 OWN: Any = Registry("numbasync")
+Emit: TypeAlias = Callable[..., Any]
 _SHARED = (
     "_registries", "_defns", "_getattrs", "_setattrs", "_casts", "_get_constants", "_generators",
     "special_ops", "data_model_manager",
 )  # fmt: skip
+
+
+def emits(key: Any, *argument_types: Any) -> Callable[[Emit], Emit]:
+    """Say that a function emits what the target has for a key and types of arguments."""
+    return OWN.lower(key, *argument_types)  # type: ignore[no-any-return]
 
 
 @cache
@@ -94,6 +101,7 @@ class CallConv(callconv.CUDACallConv):  # type: ignore[misc, unused-ignore]
 class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-ignore]
     """The context of one session; what is registered is that of `numba.cuda`, and `OWN`."""
 
+    enable_nrt = False  # no memory is allocated in kernels
     strict_alignment = False  # a processor reads fields of records at any address
 
     def __init__(self, session: Session) -> None:
@@ -198,4 +206,3 @@ def _own() -> dict[Any, OverloadSelector]:
         _selectors.setdefault(key, OverloadSelector()).append(emit, signature)
     _seen = len(OWN.functions)
     return _selectors
-

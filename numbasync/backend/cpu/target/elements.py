@@ -13,7 +13,7 @@ from numba.cuda.np import arrayobj
 from numbasync.backend.cpu.record import OUT_OF_RANGE
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
-from numbasync.backend.cpu.target.context import OWN, TargetContext
+from numbasync.backend.cpu.target.context import TargetContext, emits
 from numbasync.backend.cpu.target.module import I32, I64, types
 
 _arrayobj: Any = arrayobj
@@ -56,9 +56,7 @@ def checked(builder: Builder, index: Any, integer: Any, extent: Any, axis: int, 
     return at
 
 
-def leave_if(
-    builder: Builder, is_bad: Any, site: Any, axis: int, index: Any, extent: Any
-) -> None:
+def leave_if(builder: Builder, is_bad: Any, site: Any, axis: int, index: Any, extent: Any) -> None:
     """Stop the thread with a note of an index that is out of range."""
     if builder.stop_block is None:
         builder.stop_block = _Stop(builder)
@@ -99,7 +97,9 @@ class Array:
         self.data = field("data")
         self.shape = [field("shape", axis) for axis in range(array.ndim)]
         # Those of other layouts follow from the shape.
-        self.strides = [field("strides", k) for k in range(array.ndim)] if array.layout == "A" else []
+        self.strides = (
+            [field("strides", k) for k in range(array.ndim)] if array.layout == "A" else []
+        )
 
     def sure(self, parts: list[Any], values: list[Any], site: Any) -> tuple[list[Any], list[Any]]:
         """Types and values of an index, whose integers are in range, as unsigned numbers."""
@@ -155,9 +155,9 @@ def _sure(
     return sure_type, context.make_tuple(builder, sure_type, values)
 
 
-@OWN.lower(operator.getitem, types.Array, types.Integer)
-@OWN.lower(operator.getitem, types.Array, types.SliceType)
-@OWN.lower(operator.getitem, types.Array, types.BaseTuple)
+@emits(operator.getitem, types.Array, types.Integer)
+@emits(operator.getitem, types.Array, types.SliceType)
+@emits(operator.getitem, types.Array, types.BaseTuple)
 def _getitem(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
     array, index_type = signature.args
     parts, values = parts_of(builder, index_type, args[1])
@@ -174,7 +174,7 @@ def _getitem(context: TargetContext, builder: Builder, signature: Any, args: lis
     return emit(context, builder, own, (args[0], sure))
 
 
-@OWN.lower(operator.setitem, types.Array, types.Any, types.Any)
+@emits(operator.setitem, types.Array, types.Any, types.Any)
 def _setitem(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
     array, index_type, value_type = signature.args
     parts, values = parts_of(builder, index_type, args[1])
@@ -237,7 +237,20 @@ def _atomic_at(key: Any) -> Any:
     return emit
 
 
-for _name in ("add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin"):
+for _name in (
+    "add",
+    "sub",
+    "and_",
+    "or_",
+    "xor",
+    "inc",
+    "dec",
+    "exch",
+    "max",
+    "min",
+    "nanmax",
+    "nanmin",
+):
     _key = getattr(_atomic, _name)
-    OWN.lower(_key, types.Array, types.Any, types.Any)(_atomic_at(_key))
-OWN.lower(_atomic.cas, types.Array, types.Any, types.Any, types.Any)(_atomic_at(_atomic.cas))
+    emits(_key, types.Array, types.Any, types.Any)(_atomic_at(_key))
+emits(_atomic.cas, types.Array, types.Any, types.Any, types.Any)(_atomic_at(_atomic.cas))

@@ -11,10 +11,10 @@ from numba.cuda.core import targetconfig
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags
 
-from numbasync.backend.declared_signatures import results
 from numbasync.backend.cpu.target.context import Library, TargetContext
 from numbasync.backend.cpu.target.module import types
 from numbasync.backend.cpu.target.pipeline import Compiler
+from numbasync.backend.declared_signatures import results
 
 _compiler: Any = compiler
 _dispatchers: Any = CUDADispatcher

@@ -41,7 +41,9 @@ def _intrinsic(name: str) -> Any:
 
 for _name, _of_llvm in _INTRINSICS.items():
     for _suffix in ("", "f"):
-        NAMES[f"__nv_{_name}{_suffix}"] = NAMES[f"__nv_fast_{_name}{_suffix}"] = _intrinsic(_of_llvm)
+        NAMES[f"__nv_{_name}{_suffix}"] = NAMES[f"__nv_fast_{_name}{_suffix}"] = _intrinsic(
+            _of_llvm
+        )
 
 
 def _test(kind: str) -> Any:

@@ -35,9 +35,7 @@ _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global)
 _PURE = "memory(none) nounwind willreturn"
 
 
-def lower(
-    kernel: Any, argument_types: Sequence[Any], options: Options | None = None
-) -> Module:
+def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = None) -> Module:
     """The code of a kernel for arguments of these types.
 
     Args:
@@ -88,7 +86,7 @@ def _compiler_of(session: Session) -> Iterator[TargetContext]:
 
 
 def _define_rest(context: TargetContext) -> None:
-    """Define the functions of GPUs that Numba calls without our builder, in functions of its own."""
+    """Define the functions of GPUs that Numba calls without our builder, in its own functions."""
     session = context.session
     called = {
         instruction.callee
@@ -108,9 +106,9 @@ def _refuse_unknown(session: Session) -> None:
     for function in session.module.functions:
         name = function.name
         is_known = function.blocks or name in session.linked or name in session.replaced
-        if not is_known and not name.startswith(("na.", "llvm.")):
-            if not binding.address_of_symbol(name):
-                session.refuse(f"a call of {name}")
+        is_known = is_known or name.startswith(("na.", "llvm."))
+        if not is_known and not binding.address_of_symbol(name):
+            session.refuse(f"a call of {name}")
 
 
 def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
@@ -142,7 +140,12 @@ def _finished(session: Session) -> str:
     for name in _DYNAMIC.findall(text):
         text = text.replace(name, "@na.dynamic")
     text = re.sub(r"^@na\.dynamic = .*\n", "", text, flags=re.M)
-    text = re.sub(r'^(declare .*@"na\.[^\n]*) (?:readnone nounwind|nounwind readnone)$', rf"\1 {_PURE}", text, flags=re.M)
+    text = re.sub(
+        r'^(declare .*@"na\.[^\n]*) (?:readnone nounwind|nounwind readnone)$',
+        rf"\1 {_PURE}",
+        text,
+        flags=re.M,
+    )
     if "@na.dynamic" in text:
         text += "\n@na.dynamic = external global [0 x i8], align 1024\n"
     text = text.replace('target datalayout = ""', f'target datalayout = "{target_data()}"')
@@ -155,24 +158,33 @@ def _finished(session: Session) -> str:
 
 
 def _is_straight(session: Session) -> bool:
-    if "barrier" in session.uses or "grid" in session.uses:
+    """Whether no thread takes more than a few steps."""
+    if session.linked or session.uses & {"barrier", "grid"}:
         return False
-    return not any(map(_has_loop, session.module.functions))
+    return not any(_has_loop(f) for f in session.module.functions if f.blocks)
 
 
 def _has_loop(function: Any) -> bool:
+    """Whether a function's code may come to a block twice."""
+    done: set[Any] = set()
+    way: list[tuple[Any, Iterator[Any]]] = []
     entered: set[Any] = set()
-    left: set[Any] = set()
-    waiting = list(function.blocks[:1])
-    while waiting:
-        block = waiting[-1]
-        if block in entered:
-            left.add(waiting.pop())
-            continue
+
+    def enter(block: Any) -> None:
         entered.add(block)
         operands = block.terminator.operands if block.terminator is not None else ()
-        following = [o for o in operands if isinstance(o, ir.Block)]
-        if any(b in entered and b not in left for b in following):
+        way.append((block, iter([o for o in operands if isinstance(o, ir.Block)])))
+
+    enter(function.entry_basic_block)
+    while way:
+        block, rest = way[-1]
+        following = next(rest, None)
+        if following is None:
+            way.pop()
+            entered.discard(block)
+            done.add(block)
+        elif following in entered:
             return True
-        waiting += [b for b in following if b not in entered]
+        elif following not in done:
+            enter(following)
     return False

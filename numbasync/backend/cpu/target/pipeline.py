@@ -15,6 +15,7 @@ from numba.cuda.core import (
 )
 from numba.cuda.core.compiler_machinery import register_pass
 
+from numbasync.backend.cpu.target import narrow_indices
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.module import types
 from numbasync.backend.cpu.target.session import is_numbas
@@ -62,12 +63,26 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         self.statement, self.expression = inst, None
         super().lower_inst(inst)
 
+    def pre_lower(self) -> None:
+        super().pre_lower()
+        is_checked = self.context.session.options.checked and not self.is_numbas
+        self._narrowing = narrow_indices.conversions(self.func_ir) if is_checked else set()
+
     def lower_expr(self, resty: Any, expr: Any) -> Any:
         before, self.expression = self.expression, expr
+        if expr in self._narrowing:
+            self._check_width(expr)
         try:
             return super().lower_expr(resty, expr)
         finally:
             self.expression = before
+
+    def _check_width(self, call: Any) -> None:
+        (argument,) = call.args
+        integer = types.unliteral(self.typeof(argument.name))
+        if isinstance(integer, types.Integer):
+            what = text_of(self.func_ir, call.func)
+            narrow_indices.check(self.builder, self.loadvar(argument.name), integer, what)
 
     def site(self, what: str) -> Any:
         """The number of the place that is being lowered."""
@@ -88,7 +103,7 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(_passes.BaseNativeLowering):  # type: ignore[misc, unused-ignore]
-    _name = "numbasync_native_lowering"
+    _name = "cuda_native_lowering"
 
     @property
     def lowering_class(self) -> Any:
@@ -119,7 +134,7 @@ class _Typing:
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Inference(_passes.NopythonTypeInference):  # type: ignore[misc, unused-ignore]
-    _name = "numbasync_cuda_type_inference"
+    _name = "nopython_type_inference"
 
     def run_pass(self, state: Any) -> bool:
         context, state.typingctx = state.typingctx, _Typing(state.typingctx)
@@ -141,8 +156,9 @@ class _PassManager(_machinery.PassManager):  # type: ignore[misc, unused-ignore]
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
         with errors.new_error_context(f"Pass {pss.name()}"):
-            steps = (pss.run_initialization, pss.run_pass, pss.run_finalizer)
-            is_changed = any([step(internal_state) for step in steps])
+            is_changed = pss.run_initialization(internal_state)
+            is_changed |= pss.run_pass(internal_state)
+            is_changed |= pss.run_finalizer(internal_state)
         code = internal_state.func_ir
         if not (is_changed and _machinery._pass_registry.get(type(pss)).mutates_CFG):
             return

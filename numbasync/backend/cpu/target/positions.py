@@ -26,14 +26,14 @@ def _warpsize(builder: Builder, function: Any, args: list[Any]) -> Any:
     return I32(32)
 
 
-@instead_of("llvm.nvvm.read.ptx.sreg.laneid")
-def lane(builder: Builder, function: Any = None, args: Any = None) -> Any:
+def lane(builder: Builder) -> Any:
     """The number of the thread in its warp."""
     return builder.and_(builder.trunc(builder.thread(), I32), I32(31))
 
 
 @instead_of("mov.u32 $0, %laneid", table=ASSEMBLY)
-def _lane_by_assembly(builder: Builder, function: Any, args: list[Any]) -> Any:
+@instead_of("llvm.nvvm.read.ptx.sreg.laneid")
+def _lane(builder: Builder, function: Any, args: list[Any]) -> Any:
     return lane(builder)
 
 

@@ -1,12 +1,13 @@
-"""The text of what a kernel prints: `na.print` is called with a format and a structure of values."""
+"""The text of what a kernel prints: `na.print` is called with a format and the values."""
 
 from __future__ import annotations
 
 import ctypes
 import re
+from typing import Any
 
 _ITEM = re.compile(r"%(lld|llu|f|s|d|%)")
-_KINDS = {
+_KINDS: dict[str, Any] = {
     "lld": ctypes.c_int64, "llu": ctypes.c_uint64, "f": ctypes.c_double, "s": ctypes.c_char_p,
     "d": ctypes.c_int32,
 }  # fmt: skip

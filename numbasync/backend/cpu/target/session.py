@@ -111,9 +111,7 @@ class Session:
         builder.call(note, [I32(kind), site, a, b, c])
         builder.ret(I32(STOPPED))
 
-    def raise_(
-        self, builder: Any, kind: Any, arguments: Any, location: Any, function: str
-    ) -> None:
+    def raise_(self, builder: Any, kind: Any, arguments: Any, location: Any, function: str) -> None:
         number = self.exception(kind or RuntimeError, arguments or ())
         site = self.site(location, function, "raise")
         self.note(builder, RAISED, site, number, I64(0), I64(0))

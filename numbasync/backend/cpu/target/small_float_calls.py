@@ -16,7 +16,7 @@ from numbasync.backend.cpu.library.small_float_functions import OF_BFLOAT, OF_HA
 from numbasync.backend.cpu.library.small_floats import absolute, bfloat, half, negated
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.compiled_calls import call_compiled
-from numbasync.backend.cpu.target.context import OWN, TargetContext
+from numbasync.backend.cpu.target.context import TargetContext, emits
 from numbasync.backend.cpu.target.module import types
 
 _Emit = Callable[..., Any]
@@ -80,19 +80,23 @@ def _same(builder: Builder, a: Any) -> Any:
     return a
 
 
+def _relation(name: str, sign: str) -> _Emit:
+    return _comparison(sign, "unordered" if name == "ne" else "ordered")
+
+
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPERATIONS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 # By instructions; the result is a float32 or float64, to be rounded, or a truth.
 _DIRECT: dict[Any, _Emit] = {
     **{f"__h{n}": _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"__h{n}_rn": _arithmetic(i) for n, i in _OPERATIONS.items()},
-    **{f"__h{n}": _comparison(s, "unordered" if n == "ne" else "ordered") for n, s in _SIGNS.items()},
+    **{f"__h{n}": _relation(n, s) for n, s in _SIGNS.items()},
     "__habs": absolute, "__hneg": negated, "__hfma": _fused, "abs": absolute, "neg": negated,
     "pos": _same,
     **{n: _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"i{n}": _arithmetic(i) for n, i in _OPERATIONS.items()},
     "truediv": _arithmetic("fdiv"), "itruediv": _arithmetic("fdiv"),
-    **{n: _comparison(s, "unordered" if n == "ne" else "ordered") for n, s in _SIGNS.items()},
+    **{n: _relation(n, s) for n, s in _SIGNS.items()},
 }  # fmt: skip
 # `__hne` of NaN is false, as a GPU has it, where `!=` is true.
 _DIRECT["__hne"] = _comparison("!=", "ordered")
@@ -134,15 +138,17 @@ def _register() -> None:
             name = getattr(key, "__name__", "")
             is_number = all(t in _SMALL or isinstance(t, types.Number) for t in signature)
             is_own = of in signature or name in functions
-            if key in (of, getattr(of, "instance_type", None)) or isinstance(key, type | types.Type):
+            if key in (of, getattr(of, "instance_type", None)) or isinstance(
+                key, type | types.Type
+            ):
                 if len(signature) == 1 and is_number:
-                    OWN.lower(key, *signature)(_constructed)
+                    emits(key, *signature)(_constructed)
             elif is_own and is_number and name in _DIRECT and set(signature) == {of}:
-                OWN.lower(key, *signature)(_emitted(_DIRECT[name], of))
+                emits(key, *signature)(_emitted(_DIRECT[name], of))
             elif is_own and is_number and name in functions:
-                OWN.lower(key, *signature)(_compiled(functions[name]))
+                emits(key, *signature)(_compiled(functions[name]))
 
 
 _register()
-OWN.lower(operator.abs, types.float16)(_emitted(absolute, types.float16))
-OWN.lower(math.fabs, types.float16)(_emitted(absolute, types.float16))
+emits(operator.abs, types.float16)(_emitted(absolute, types.float16))
+emits(math.fabs, types.float16)(_emitted(absolute, types.float16))

@@ -8,7 +8,7 @@ from numbasync import vectors
 from numbasync.backend.cpu.record import MISALIGNED
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
-from numbasync.backend.cpu.target.context import OWN, TargetContext
+from numbasync.backend.cpu.target.context import TargetContext, emits
 from numbasync.backend.cpu.target.elements import Array, leave_if, parts_of
 from numbasync.backend.cpu.target.module import I64, types
 
@@ -48,7 +48,7 @@ def _called(context: TargetContext, builder: Builder, key: Any, signature: Any, 
     return context.get_function(function, own)(builder, args)
 
 
-@OWN.lower(vectors.load, types.Any, types.Any, types.Any)
+@emits(vectors.load, types.Any, types.Any, types.Any)
 def _load(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
     elements = _Elements(context, builder, signature, args, len(signature.return_type))
     if accesses.is_watched(builder, signature.args[0]):
@@ -57,7 +57,7 @@ def _load(context: TargetContext, builder: Builder, signature: Any, args: list[A
     return _called(context, builder, vectors.load_vector, signature, args)
 
 
-@OWN.lower(vectors.store, types.Any, types.Any, types.Any)
+@emits(vectors.store, types.Any, types.Any, types.Any)
 def _store(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
     elements = _Elements(context, builder, signature, args, len(signature.args[2]))
     writes = []
