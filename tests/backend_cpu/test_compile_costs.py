@@ -10,11 +10,11 @@ from numba import cuda, float32
 from numba.core.compiler import CompilerBase
 from numba.core.debuginfo import DummyDIBuilder
 from numba.core.lowering import BaseLower
+from numbasync.backend.cpu.compiler import kernel, pipeline
 
 import numbasync as na
 from numbasync import vectors
-from numbasync.backend.cpu.compiler import kernel, pipeline
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.options import types
 
 pytestmark = pytest.mark.usefixtures("cpu")
 

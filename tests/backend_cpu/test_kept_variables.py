@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float32, float64
+from numbasync.backend.cpu.compiler.names import UntranslatableError
 
 import numbasync as na
-from numbasync.backend.cpu.compiler.kernel import Compiled
-from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.cpu.kernel.compiled import Compiled
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import UnsupportedKernelError
 from tests.backend_cpu.kernels_with_barriers import results

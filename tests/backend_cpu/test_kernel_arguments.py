@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from numbasync import layout
-from numbasync.backend.cpu.compiler.block_memory import BlockMemory
-from numbasync.backend.cpu.compiler.numba_cuda import type_on_gpu
-from numbasync.backend.cpu.lowered.calls import call_of, launch_of
+from numbasync.backend.cpu.declared_arguments import type_of
+from numbasync.backend.cpu.kernel.arguments import call_of, launch_of
+from numbasync.backend.cpu.kernel.memory import BlockMemory
 from tests.backend_cpu.engines import key_of
 
 pytestmark = pytest.mark.usefixtures("cpu")
@@ -45,7 +45,7 @@ def called(arguments: Sequence[Any], count: int = 12, status: int = 0) -> tuple[
 
     function = CODE(code)
     memory = BlockMemory(256)
-    call = call_of(tuple(type_on_gpu(key_of(a)) for a in arguments))
+    call = call_of(tuple(type_of(key_of(a)) for a in arguments))
     launch = launch_of(address_of(function), (32, 4, 1), (7, 8, 9))
     assert call.run(ctypes.addressof(launch), 2, 5, memory.address, 64, *arguments) is None
     assert seen[0] == (memory.address, (2, 5, 32, 4, 1, 7, 8, 9, 64))

@@ -16,8 +16,8 @@ import numpy as np
 from numba.core import types as _types
 
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.compiler.numba_cuda import type_on_gpu
-from numbasync.backend.cpu.library.entry_points import DIVERGED
+from numbasync.backend.cpu.declared_arguments import type_of
+from numbasync.backend.cpu.record import DIVERGED
 from numbasync.backend.cpu.target import Module, Options, lower, printing
 from numbasync.backend.protocols import ArrayKey
 
@@ -50,7 +50,7 @@ class Kernel:
     """A lowered kernel that can be launched."""
 
     def __init__(self, kernel: Any, keys: tuple[Any, ...], options: Options | None = None) -> None:
-        self.types = tuple(type_on_gpu(k) for k in keys)
+        self.types = tuple(type_of(k) for k in keys)
         self.module: Module = lower(kernel, self.types, options)
         self.printed: list[str] = []
         self.accesses: list[tuple[Any, ...]] = []  # mode, site, address, bytes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from numbasync.backend.cpu.compiler.numba_cuda import type_on_gpu
+from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.regions import Code, build
 from numbasync.backend.cpu.target import lower
 
@@ -33,7 +33,7 @@ class Blocks:
         from numba.cuda.typing.typeof import typeof
 
         keys = [types.none if a is None else typeof(a) for a in args]
-        self.types = tuple(type_on_gpu(k) for k in keys)
+        self.types = tuple(type_of(k) for k in keys)
         self.module = lower(kernel, self.types)
         self.code: Code = build(self.module.text, self.module.name, **options)
         self.run = entry_of(self.code)

@@ -1,4 +1,4 @@
-"""Index checks once a block: the same results and the same errors as one at each access."""
+"""Indices of all kinds: compiled code checks many at once, and says what Python says of each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numba import cuda
 
-from numbasync.backend.cpu.compiler import bounds_hoisting
-from numbasync.backend.cpu.compiler.kernel import Compiled
-from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.options import types
+from numbasync.backend.cpu.runtime.choose_engine import prepare_kernel
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import OutOfBoundsError
 
 _numbers = itertools.count()
 VECTOR, MATRIX, NUMBER = ArrayKey("<i8", 1, "C"), ArrayKey("<i8", 2, "C"), types.int64
-KINDS = {VECTOR: types.Array(types.int64, 1, "C"), MATRIX: types.Array(types.int64, 2, "C")}
 
 
 class Argument:
@@ -79,7 +76,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_errors_stay(name: str) -> None:
     kernel = made(CASES[name], "z, x, n")
-    fast = Compiled(kernel, (VECTOR, VECTOR, NUMBER), 1024)
+    fast = prepare_kernel(kernel, (VECTOR, VECTOR, NUMBER), 1024)
     slow = Interpreted(kernel, 1024)
     x = np.arange(9) + 100
     for (blocks, threads), size, n in itertools.product(
@@ -97,7 +94,7 @@ def test_two_axes() -> None:
         "z[i, j] = x[j, i] + n + x[0, cuda.threadIdx.x]"
     )
     kernel = made(body, "z, x, n")
-    fast = Compiled(kernel, (MATRIX, MATRIX, NUMBER), 1024)
+    fast = prepare_kernel(kernel, (MATRIX, MATRIX, NUMBER), 1024)
     slow = Interpreted(kernel, 1024)
     for shape, x_shape in itertools.product(((6, 8), (5, 7)), ((8, 6), (7, 5), (8, 2))):
         x = np.arange(x_shape[0] * x_shape[1]).reshape(x_shape)
@@ -147,24 +144,10 @@ def bodies(draw: st.DrawFn) -> str:
 @settings(max_examples=10, database=None, phases=[Phase.generate])
 def test_random_indices(body: str) -> None:
     kernel = made(body, "z, x, n")
-    fast = Compiled(kernel, (VECTOR, VECTOR, NUMBER), 1024)
+    fast = prepare_kernel(kernel, (VECTOR, VECTOR, NUMBER), 1024)
     slow = Interpreted(kernel, 1024)
     for (blocks, threads), size, n in itertools.product(((1, 6), (3, 4)), (6, 12, 40), (0, 1, 5)):
         z, x = np.zeros(size, int), np.arange(size) + 1
         grid, block = (blocks, 1, 1), (threads, 1, 1)
         expected = outcome(slow, grid, block, z, x, n)
         assert outcome(fast, grid, block, z, x, n) == expected, (body, blocks, threads, size, n)
-
-
-@pytest.mark.parametrize(
-    ("name", "hoisted"),
-    [
-        ("guarded", True), ("leaves", True), ("two guards", True), ("loop", True),
-        ("own threads", True), ("atomic", False), ("stride", False), ("own loop", False),
-        ("itself", False), ("twice", False),
-    ],
-)  # fmt: skip
-def test_what_is_checked_once_a_block(name: str, hoisted: bool) -> None:
-    program = translate(made(CASES[name], "z, x, n").py_func)
-    found = bounds_hoisting.BoundsHoisting(program, (KINDS[VECTOR], KINDS[VECTOR], NUMBER))
-    assert (found.condition is not None) is hoisted

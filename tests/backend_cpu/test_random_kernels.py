@@ -14,8 +14,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numba import cuda, int64
 
-from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
+from numbasync.backend.cpu.runtime.choose_engine import prepare_kernel
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import ArgumentAccess, ArrayKey, Checks
 
@@ -187,7 +187,7 @@ def test_compiled_and_interpreted_kernels_agree(data: st.DataObject) -> None:
     source = written(data)
     kernel = made(source)
     key = ArrayKey("<i8", 1, "C")
-    fast, slow = Compiled(kernel, (key, key), 1024), Interpreted(kernel, 1024)
+    fast, slow = prepare_kernel(kernel, (key, key), 1024), Interpreted(kernel, 1024)
     for blocks, threads in ((1, 1), (2, 7), (3, 40)):
         expected = result(slow, blocks, threads)
         assert result(fast, blocks, threads) == expected, source
