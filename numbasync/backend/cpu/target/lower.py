@@ -73,6 +73,7 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         arguments=arguments,
         sites=session.sites,
         exceptions=session.exceptions,
+        lines=list(session.lines),
         has_barriers="barrier" in session.uses,
         is_cooperative="grid" in session.uses,
         has_atomics="atomic" in session.uses,

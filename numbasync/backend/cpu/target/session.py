@@ -61,6 +61,7 @@ class Session:
         self.replaced: set[str] = set()
         self.kernel = Site("", "", 0, "")
         self._numbers: dict[Site, int] = {}
+        self.lines: dict[tuple[str, int], int] = {}
 
     def add(self, result: Any) -> None:
         """Let functions of the kernel call another one."""
@@ -76,6 +77,10 @@ class Session:
             self._numbers[place] = len(self.sites)
             self.sites.append(place)
         return I32(self._numbers[place])
+
+    def line(self, file: str, line: int) -> ir.Constant:
+        """The number of a line."""
+        return I32(self.lines.setdefault((file, line), len(self.lines)))
 
     def exception(self, kind: type[BaseException], arguments: tuple[Any, ...]) -> ir.Constant:
         """The number of an exception."""
