@@ -278,7 +278,7 @@ def test_what_only_a_gpu_has_is_refused_by_name() -> None:
     intrinsic: Any = extending.intrinsic
 
     @intrinsic
-    def own(typingctx: Any) -> Any:
+    def own(typingctx: Any):  # type: ignore[no-untyped-def]
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kind = ir.FunctionType(ir.IntType(32), [])
             return builder.call(ir.Function(builder.module, kind, "llvm.nvvm.nowhere"), [])

@@ -56,9 +56,10 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         with _compiler_of(session) as context:
             flags = flags_of({"fastmath": options.fastmath}, options.debug)
             result = compile_function(context, function, tuple(argument_types), types.void, flags)
-            _define_rest(context)
+            name = result.fndesc.llvm_func_name
+            _define_rest(context, name)
             _refuse_unknown(session)
-            arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
+            arguments = _add_kernel(session, name, code)
     except Exception as error:
         if session.refused:
             raise UnsupportedKernelError(
@@ -90,28 +91,37 @@ def _compiler_of(session: Session) -> Iterator[TargetContext]:
             yield context
 
 
-def _define_rest(context: TargetContext) -> None:
-    """Define the functions of GPUs that Numba calls without our builder, in its own functions."""
+def _define_rest(context: TargetContext, name: str) -> None:
+    """Define the functions of GPUs that Numba calls without our builder, in its own functions; and
+    drop functions that the kernel does not call: typing compiles some for which there is an
+    emission of the target.
+    """
     session = context.session
-    called = {
-        instruction.callee
-        for function in session.module.functions
-        for block in function.blocks
-        for instruction in block.instructions
-        if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
-    }
-    session.replaced -= {function.name for function in called}
-    for function in called:
+    reached: set[Any] = set()
+    waiting = [session.module.globals[name]]
+    while waiting:
+        function = waiting.pop()
+        if function in reached:
+            continue
+        reached.add(function)
         if not function.blocks:
             define(function, context)
+        waiting += [
+            instruction.callee
+            for block in function.blocks
+            for instruction in block.instructions
+            if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
+        ]
+    for function in session.module.functions:
+        if function not in reached:
+            del session.module.globals[function.name]
 
 
 def _refuse_unknown(session: Session) -> None:
     """Refuse a kernel that calls a function which is nowhere."""
     for function in session.module.functions:
         name = function.name
-        is_known = function.blocks or name in session.linked or name in session.replaced
-        is_known = is_known or name.startswith(("na.", "llvm."))
+        is_known = function.blocks or name in session.linked or name.startswith(("na.", "llvm."))
         if not is_known and not binding.address_of_symbol(name):
             raise session.refuse(f"a call of {name}")
 
@@ -139,8 +149,6 @@ def _finished(session: Session) -> str:
     """The module's text, in one address space."""
     if "vector" in session.uses:
         arrays.align_no_better(session)
-    for name in session.replaced:
-        session.module.globals.pop(name, None)
     text = _SPACE.sub("", str(session.module)).replace("addrspacecast", "bitcast")
     for name in _DYNAMIC.findall(text):
         text = text.replace(name, "@na.dynamic")
