@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llvmlite import binding, ir
+from numba.core import fastmathpass
 from numba.core.target_extension import target_override
 from numba.cuda.core.compiler_lock import global_compiler_lock
 
@@ -30,6 +31,9 @@ from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Opti
 from numbasync.backend.cpu.target.session import RefusedError, Session
 from numbasync.errors import UnsupportedKernelError
 
+# What NVVM does with `fastmath`: it fuses products and sums, divides by reciprocals, and
+# approximates. It does not take numbers for finite, nor sums in another order.
+_FAST = ("contract", "arcp", "afn")
 _SPACE = re.compile(r" addrspace\(\d+\)")
 _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global) \[0 x .*$', re.M)
 _PURE = "memory(none) nounwind willreturn"
@@ -147,6 +151,9 @@ def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
 
 def _finished(session: Session) -> str:
     """The module's text, in one address space."""
+    if session.options.fastmath:
+        fastmathpass.FastFloatBinOpVisitor(_FAST).visit(session.module)
+        fastmathpass.FastFloatCallVisitor(_FAST).visit(session.module)
     if "vector" in session.uses:
         arrays.align_no_better(session)
     text = _SPACE.sub("", str(session.module)).replace("addrspacecast", "bitcast")
