@@ -12,6 +12,7 @@ from numbasync.backend.cpu.regions.instructions import Instruction
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
+from numbasync.backend.cpu.regions.private_atomics import private_addresses, without_lock
 from numbasync.backend.cpu.regions.thread_loops import Loops
 
 FIRST_LOOP = 9100  # number of LLVM's metadata
@@ -143,6 +144,7 @@ class RegionCode:
         self._facts = dict(facts or {})
         self._group = ", !llvm.access.group !9000" if settings.parallel else ""
         self._count = 0
+        self._private = private_addresses(kernel)
         self._defined = {i.result for b in region.blocks for i in self._blocks[b] if i.result}
         self._defined -= set(self._facts)
         self._names: dict[str, str] = {
@@ -403,9 +405,15 @@ class RegionCode:
             self._write_is_alive(i, names)
             return
         text = i.renamed(names)
-        if i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
+        plain = None
+        if i.opcode == "atomicrmw":
+            plain = without_lock(text, names[i.result], i.uses[0] in self._private)
+        if plain is not None:
+            lines += plain
+        elif i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
             text += self._group
-        lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
+        if plain is None:
+            lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
         if i.result in self._demoted:
             lines.append(
                 f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}"
