@@ -15,6 +15,8 @@ import numbasync as na
 from numbasync import testing
 from numbasync.backend.cpu.compiler import checked_kernel, generate
 from numbasync.backend.cpu.compiler import kernel as compiled
+from numbasync.backend.cpu.lowered import artifact
+from numbasync.backend.cpu.lowered import kernel as lowered
 from numbasync.errors import (
     CallerError,
     IndexOverflowError,
@@ -317,8 +319,13 @@ def test_who_watches_a_kernel_pays_for_that_alone(monkeypatch: pytest.MonkeyPatc
         made.append((program.checked, threading.current_thread() is threading.main_thread()))
         return generate.compile_program(program, *more)
 
+    def make(function: Any, kinds: Any, options: Any, row: bool) -> Any:
+        made.append((options.checked, threading.current_thread() is threading.main_thread()))
+        return artifact.make(function, kinds, options, row)
+
     for module in (checked_kernel, compiled):
         monkeypatch.setattr(module, "compile_program", compile_program)
+    monkeypatch.setattr(lowered, "make", make)
     before = testing.counters()
     for watches in (True, True, False, False):
         with testing.checked(DEVICE) if watches else nullcontext():

@@ -20,6 +20,7 @@ from numbasync.errors import (
     UninitialisedReadError,
 )
 from tests.backend_cpu.engines import INPUT, OUTPUT, run_on
+from tests.common import full, mostly_full
 
 pytestmark = [
     pytest.mark.usefixtures("cpu"),
@@ -133,7 +134,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mostly_full(CASES, "meeting", "in_warps", "all_blocks"))
 def test_numbers_are_equal(name: str) -> None:
     expected, result = (run_on(engine, *CASES[name]) for engine in ENGINES)
     for one, other in zip(expected, result, strict=True):
@@ -174,7 +175,7 @@ ERRORS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("name", mostly_full(ERRORS, "index", "divergence"))
 def test_errors_say_the_same(name: str) -> None:
     kind, *launch = ERRORS[name]
     texts = []
@@ -239,8 +240,8 @@ def checked(engine: str, kernel: Any, checks: Checks) -> list[np.ndarray]:
     )
 
 
-@pytest.mark.parametrize("order", ["forward", "reverse"])
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("order", ["forward", full("reverse")])
+@pytest.mark.parametrize("name", mostly_full(CHECKED, "shared race", "unwritten"))
 def test_checks_find_the_same(name: str, order: Any) -> None:
     kind, kernel = CHECKED[name]
     texts = []

@@ -32,7 +32,7 @@ from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_ar
 from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.protocols import SOURCE_ATTR, ArrayKey
-from numbasync.errors import KernelCompileError
+from numbasync.errors import KernelCompileError, UnsupportedKernelError
 
 # Type checkers do not know all of their names.
 _compiler: Any = compiler
@@ -85,9 +85,7 @@ class FrontEnd:
         error = self.refusal
         if error is None:
             return
-        refused = compile_error(self._kernel, self._kinds, error)
-        lines = [refused.args[0], *advice_on_arrays(self._kernel, self._kinds, str(refused))]
-        raise KernelCompileError("\n".join(lines)) from error
+        raise refused(self._kernel, self._kinds, error) from error
 
     def shape_at(self, function: types.FunctionType, line: int) -> Any:
         """The shape of the shared or local arrays that a line of a function creates: an int or a
@@ -109,6 +107,17 @@ class FrontEnd:
         """Whether a device function is called with arguments of several types."""
         known = [c for (*_, f), calls in self._outcome.calls.items() if f is called for c in calls]
         return len(set(known)) > 1
+
+
+def refused(
+    kernel: types.FunctionType, kinds: Sequence[Any], error: Exception
+) -> KernelCompileError | UnsupportedKernelError:
+    """The error to raise for a kernel that numba-cuda has refused with `error`: with the line, the
+    parameters, and advice on arrays in that line.
+    """
+    told = compile_error(kernel, kinds, error)
+    lines = [told.args[0], *advice_on_arrays(kernel, kinds, str(told))]
+    return type(told)("\n".join(lines))
 
 
 def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:

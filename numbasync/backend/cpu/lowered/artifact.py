@@ -15,10 +15,12 @@ from typing import Any
 from llvmlite import binding
 
 from numbasync.backend.cpu import regions, target
+from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.lowered import accesses, printing
 from numbasync.backend.cpu.lowered.calls import call_of, launch_of
 from numbasync.backend.protocols import Dim3
+from numbasync.errors import CallerError, UnsupportedKernelError
 
 _OF_MORE_AXES = re.compile(r'call [^\n]*@"?na\.[tw][yz]"?\(')
 
@@ -31,7 +33,6 @@ class Artifact:
         sites: what numbers of places in the records of blocks mean.
         exceptions: class and arguments of what the kernel may raise.
         is_straight: whether it is known that a thread does a few steps and ends.
-        source: the intermediate code, for whoever wants to look at it.
         keep: what has to live as long as the code; nothing, if the code can be kept on disk.
     """
 
@@ -42,7 +43,6 @@ class Artifact:
     is_straight: bool
     atomics: bool
     has_fences: bool
-    source: str
     keep: tuple[Any, ...] = ()
 
     def has_atomics(self) -> bool:
@@ -58,21 +58,36 @@ class Artifact:
 def make(
     function: FunctionType, argument_types: tuple[Any, ...], options: target.Options, row: bool
 ) -> Artifact:
-    """Compile a kernel. Raises Numba's errors.
+    """Compile a kernel.
 
     Args:
         row: for blocks of one row of threads alone, if the kernel does not ask for more.
+
+    Raises:
+        KernelCompileError: numba-cuda refuses it.
+        UnsupportedKernelError: it uses what only a GPU has, or a form of code that is not known.
     """
-    module = target.lower(function, argument_types, options)
+    try:
+        module = target.lower(function, argument_types, options)
+    except (CallerError, UnsupportedKernelError):
+        raise
+    except Exception as error:  # Numba raises many classes
+        raise numba_cuda.refused(function, argument_types, error) from error
     text = accesses.with_definitions(module.text) if options.checked else module.text
-    code = regions.build(
-        str(binding.parse_assembly(text)),  # as LLVM writes it
-        module.name,
-        apart=options.checked or options.debug,
-        ordered=options.checked,
-        returned_are_missing=True,
-        row=row and not _OF_MORE_AXES.search(text),
-    )
+    try:
+        code = regions.build(
+            str(binding.parse_assembly(text)),  # as LLVM writes it
+            module.name,
+            apart=options.checked or options.debug,
+            ordered=options.checked,
+            returned_are_missing=True,
+            row=row and not _OF_MORE_AXES.search(text),
+        )
+    except Exception as error:
+        raise UnsupportedKernelError(
+            f"kernel {function.__name__} is not compiled on the CPU device, though it is for a "
+            f"GPU: {type(error).__name__}: {error}"
+        ) from error
     return Artifact(
         name=function.__name__,
         code=code,
@@ -81,7 +96,6 @@ def make(
         is_straight=module.is_straight,
         atomics=module.has_atomics,
         has_fences=module.has_fences,
-        source=module.text,
         keep=tuple(module.keep),
     )
 

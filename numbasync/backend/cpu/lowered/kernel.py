@@ -7,8 +7,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from numba.core.errors import NumbaError
-
 from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
 from numbasync.backend.cpu.compiler.block_kernel import BlockKernel
@@ -24,7 +22,6 @@ from numbasync.backend.cpu.lowered.cache_key import key_of
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
-from numbasync.errors import UnsupportedKernelError
 
 _ROW = (1, 1, 1)  # a block of one row
 
@@ -64,10 +61,6 @@ class Lowered(BlockKernel):
         self._is_straight = made.is_straight
         self._costs = Costs(made.atomics)
         self.check_shared_bytes()
-
-    @property
-    def source(self) -> str:
-        return self._code(_ROW).artifact.source
 
     def _load(self, block: Dim3) -> bool:
         """Whether there is code on disk for such blocks."""
@@ -135,12 +128,7 @@ class Lowered(BlockKernel):
         with self._making:
             if self._checked is None:
                 options = replace(self._options, checked=True)
-                try:
-                    artifact = make(self.function, self._argument_types, options, row=False)
-                except NumbaError as why:
-                    raise UnsupportedKernelError(
-                        f"kernel {self.name} cannot be checked: {why}"
-                    ) from None
+                artifact = make(self.function, self._argument_types, options, row=False)
                 self._checked = LoadedCode(artifact, self._argument_types)
             return self._checked
 

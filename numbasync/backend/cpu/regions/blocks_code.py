@@ -13,9 +13,10 @@ begins with what the block had, `na.p.V`, and ends by writing the block's.
 from __future__ import annotations
 
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
+from numbasync.backend.cpu.regions.hoisted_checks import HoistedChecks, hoist_checks
 from numbasync.backend.cpu.regions.helper_code import ALL, FAILED_STATUS, RAISED
 from numbasync.backend.cpu.regions.keep import Kept
-from numbasync.backend.cpu.regions.layout import PRESENT_BYTES, Layout, in_memory
+from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.region_code import (
     NEVER,
     NOTE,
@@ -39,6 +40,7 @@ class BlocksCode:
         self._kernel, self._kept, self._layout, self._settings = kernel, kept, layout, settings
         self._regions, self._strict, self._saved = regions, strict, saved
         self.out = Written()
+        self.hoisted: dict[str, bool] = {}  # by region's name: whether its checks are before it
         self._wanted: list[tuple[str, int, bool]] = []
         self._written: set[tuple[str, int, bool]] = set()
         self._phases: dict[int, set[int]] = {}
@@ -148,16 +150,62 @@ class BlocksCode:
     def _write_region(self, level: Level, number: int, masked: bool) -> None:
         lines = self.out.lines
         region = self._regions[number]
-        code = RegionCode(
-            self._kernel, self._kept, self._layout, self._settings, region, level, masked, self.out
-        )
+        tag = f"{'w' if level is Level.WARP else 'r'}{number}{'m' if masked else ''}"
         if self._settings.ordered and number:
             mode = MEET_WARP if self._level(number) is Level.WARP else MEET
+            lines += [f"{tag}.met:", f"  {_access(0, mode)}", f"  br label %{tag}.start"]
+        hoisted = self._hoisted(level, region, tag) if region.fails and not masked else None
+        if region.fails and not masked:
+            self.hoisted[tag] = hoisted is not None
+        if hoisted is None:
+            self._write_copy(level, region, masked, "")
+            return
+        lines.append(f"{tag}.start:")
+        if level is Level.WARP:
             lines += [
-                f"{code.tag}.met:",
-                f"  {_access(0, mode)}",
-                f"  br label %{code.tag}.start",
+                f"  %{tag}.h.base = load i64, ptr %na.base",
+                f"  %{tag}.h.lanes = load i64, ptr %na.lanes",
+                f"  %{tag}.h.end = add nuw nsw i64 %{tag}.h.base, %{tag}.h.lanes",
             ]
+        for v in sorted(hoisted.uniform):
+            place = f"%na.{'w' if level is Level.WARP else 'u'}.{v[1:]}"
+            lines.append(f"  %{tag}.in.{v[1:]} = load {self._kept.uniform[v]}, ptr {place}")
+        lines += [
+            *hoisted.lines,
+            f"  %{tag}.h = freeze i1 {hoisted.result}",
+            f"  br i1 %{tag}.h, label %{tag}f.start, label %{tag}s.start",
+        ]
+        self._write_copy(level, region, masked, "f", hoisted)
+        self._write_copy(level, region, masked, "s")
+
+    def _hoisted(self, level: Level, region: Region, tag: str) -> HoistedChecks | None:
+        if not self._settings.hoists_checks or (level is Level.WARP and not self._settings.row):
+            return None
+        live = self._kept.live[region.start]
+        return hoist_checks(
+            self._kernel,
+            region.blocks,
+            self._kernel.starts()[region.start],
+            self._kept.divergent,
+            {v for v in live if v in self._kept.uniform},
+            {i.result for i in self._kept.remade[region.start]},
+            self._settings.row,
+            tag,
+            (f"%{tag}.h.base", f"%{tag}.h.end") if level is Level.WARP else None,
+        )
+
+    def _write_copy(
+        self,
+        level: Level,
+        region: Region,
+        masked: bool,
+        suffix: str,
+        hoisted: HoistedChecks | None = None,
+    ) -> None:
+        code = RegionCode(
+            self._kernel, self._kept, self._layout, self._settings, region, level, masked, self.out,
+            suffix, hoisted and hoisted.taken, hoisted and hoisted.facts,
+        )  # fmt: skip
         code.write()
         if level is Level.WARP:
             self._leave_warp_region(code)
@@ -405,7 +453,7 @@ class BlocksCode:
         lines = []
         if "present" in self._kernel.memory:
             lines.append(
-                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {PRESENT_BYTES}, i1 0)"
+                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {self._layout.present_bytes}, i1 0)"
             )
         if self._kernel.asks_who_is_alive:
             lines.append("  call void @na.fill(ptr %na.alive, i64 0, i64 %na.threads, i32 1)")

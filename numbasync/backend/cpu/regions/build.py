@@ -11,6 +11,7 @@ import llvmlite.binding as llvm
 from numbasync.backend.cpu.regions.blocks_code import BlocksCode
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import CHOOSE, FAILED_STATUS, FILL, RECORD
+from numbasync.backend.cpu.regions.instructions import without_metadata
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
@@ -89,7 +90,7 @@ def write_module(
     light = time.perf_counter()
     kept = plan_kept(kernel, apart)
     regions = find_regions(kernel, kept, apart)
-    settings = Settings(parallel=not ordered, ordered=ordered, row=row and not ordered)
+    settings = Settings(not ordered, ordered, row and not ordered, not (apart or ordered))
     cooperative = any(b.level is Level.GRID for b in kernel.barriers)
     saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
     if cooperative:
@@ -117,7 +118,8 @@ def write_module(
         settings.row,
         cooperative,
         bool(kernel.barriers),
-        _notes(kernel, kept, regions, time.perf_counter() - light, light - began),
+        _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
+        | {"hoisted": sum(blocks.hoisted.values()), "checked": len(blocks.hoisted)},
     )
     return "\n".join(lines), code
 
@@ -159,9 +161,8 @@ def _of_threads(kernel: CutKernel, kept: Kept, regions: list[Region]) -> dict[st
 def _kept_lines(rest: list[str]) -> list[str]:
     """What the module has besides the kernel, without metadata and what stands for the contract."""
     dropped = re.compile(r"(?:!|; |source_filename|declare .*@na\.|@na\.(?:shared|exchange))")
-    return [line for line in rest if not dropped.match(line)] + [
-        line for line in rest if line.startswith("declare") and "@na.print(" in line
-    ]
+    kept = [without_metadata(line) for line in rest if not dropped.match(line)]
+    return kept + [line for line in rest if line.startswith("declare") and "@na.print(" in line]
 
 
 def _sites(kernel: CutKernel) -> list[str]:
@@ -397,6 +398,10 @@ def _declarations(rest: list[str], settings: Settings) -> list[str]:
         "@llvm.smin.i32(": "declare i32 @llvm.smin.i32(i32, i32)",
         "@llvm.smax.i32(": "declare i32 @llvm.smax.i32(i32, i32)",
         "@llvm.umin.i64(": "declare i64 @llvm.umin.i64(i64, i64)",
+        **{
+            f"@llvm.{name}.i64(": f"declare i64 @llvm.{name}.i64(i64, i64)"
+            for name in ("smin", "smax", "ssub.sat", "sadd.sat")
+        },
         "@llvm.memset.p0.i64(": "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
         "@llvm.memcpy.p0.p0.i64(": "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
     }
@@ -411,8 +416,13 @@ def _declarations(rest: list[str], settings: Settings) -> list[str]:
 def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
     lines = []
     if settings.parallel:
-        lines = ["!9000 = distinct !{}", '!9001 = !{!"llvm.loop.parallel_accesses", !9000}']
-        for n in range(1, blocks.out.loops + 1):
-            number = FIRST_LOOP + n
-            lines.append(f"!{number} = distinct !{{!{number}, !9001}}")
+        lines = [
+            "!9000 = distinct !{}",
+            '!9001 = !{!"llvm.loop.parallel_accesses", !9000}',
+            '!9002 = !{!"llvm.loop.vectorize.enable", i1 false}',
+            '!9003 = !{!"llvm.loop.unroll.disable"}',
+        ]
+        for n, has_vectors in enumerate(blocks.out.loops, FIRST_LOOP):
+            scalar = "" if has_vectors else ", !9002, !9003"
+            lines.append(f"!{n} = distinct !{{!{n}, !9001{scalar}}}")
     return lines

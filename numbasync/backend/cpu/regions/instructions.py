@@ -183,13 +183,17 @@ _TYPE_OF: dict[str, Callable[[str], str]] = {
 }
 
 
+def without_metadata(line: str) -> str:
+    return _METADATA.sub("", line)
+
+
 def parse_instruction(line: str) -> Instruction:
     """The instruction of a line, whose names are simple ones.
 
     Raises:
         UnknownFormError: for an instruction that is not known here.
     """
-    line = _METADATA.sub("", line.strip())
+    line = without_metadata(line.strip())
     match = _RESULT.match(line)
     result = match[1] if match else ""
     text = line[match.end() :] if match else line

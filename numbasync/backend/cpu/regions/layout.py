@@ -10,7 +10,6 @@ from numbasync.backend.cpu.regions.llvm_types import elements_of, round_up, size
 from numbasync.backend.cpu.regions.machine_code import RECORD_BYTES
 from numbasync.backend.cpu.regions.prepare import Place
 
-PRESENT_BYTES = 1088  # of `na.present`: 1024 places, and what is read past the last thread
 
 
 def in_memory(kind: str) -> str:
@@ -27,6 +26,7 @@ class Layout:
         fixed: name and offset, behind dynamic shared memory, of what the block has once.
         threads: name and bytes before it, for each thread of the block, of what a thread has.
         renamed: names of exchanges that lie at the same place, as a name of `threads`.
+        present_bytes: of `na.present`, which is zero when a block begins.
     """
 
     shared: list[tuple[str, int, int]] = field(default_factory=list)
@@ -36,6 +36,7 @@ class Layout:
     threads: list[tuple[str, int]] = field(default_factory=list)
     thread_bytes: int = 0
     renamed: dict[str, str] = field(default_factory=dict)
+    present_bytes: int = 0
 
     def names(self) -> list[str]:
         """Of all addresses that the code is given."""
@@ -72,7 +73,8 @@ def lay_out(
     layout.dynamic_offset = round_up(layout.dynamic_offset, 64)
     if "present" in kernel.memory:
         layout.fixed.append(("%na.present", 0))
-        layout.fixed_bytes = PRESENT_BYTES
+        layout.present_bytes = size_and_alignment(places["present"].type)[0]
+        layout.fixed_bytes = round_up(layout.present_bytes, 64)
     for name, kind in saved.items():
         layout.fixed.append((name, layout.fixed_bytes))
         layout.fixed_bytes += round_up(size_and_alignment(in_memory(kind))[0], 64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from numbasync.backend.cpu.regions.cut import BARRIER, FAIL, CutKernel, Level
@@ -12,6 +12,7 @@ from numbasync.backend.cpu.regions.instructions import Instruction
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
+from numbasync.backend.cpu.regions.private_atomics import private_addresses, without_lock
 from numbasync.backend.cpu.regions.thread_loops import Loops
 
 FIRST_LOOP = 9100  # number of LLVM's metadata
@@ -73,11 +74,13 @@ class Settings:
         parallel: tell LLVM that the threads' accesses do not depend on each other.
         ordered: threads come in an order that the caller gives, and stop at the first error.
         row: blocks have one row of threads.
+        hoists_checks: make checks of indices before the loops where they allow it.
     """
 
     parallel: bool = True
     ordered: bool = False
     row: bool = False
+    hoists_checks: bool = True
 
 
 @dataclass(slots=True)
@@ -86,17 +89,32 @@ class Written:
 
     Attributes:
         places: type and name of variables of the function.
-        loops: how many have metadata.
+        loops: of each with metadata, whether LLVM may make vectors of it.
     """
 
     lines: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    loops: int = 0
+    loops: list[bool] = field(default_factory=list)
 
-    def loop_metadata(self) -> str:
+    def loop_metadata(self, has_vectors: bool) -> str:
         """What marks a loop over threads as one whose accesses do not depend on each other."""
-        self.loops += 1
-        return f", !llvm.loop !{FIRST_LOOP + self.loops}"
+        self.loops.append(has_vectors)
+        return f", !llvm.loop !{FIRST_LOOP + len(self.loops) - 1}"
+
+
+def _with_ways(
+    kernel: CutKernel, region: Region, taken: Mapping[str, str]
+) -> tuple[dict[str, list[Instruction]], Region]:
+    """The blocks of a region in which some branches go one way only."""
+    blocks = {b: kernel.function.blocks[b] for b in region.blocks}
+    for block, following in taken.items():
+        jump = Instruction("", "br", "void", f"br label {following}", labels=(following,))
+        blocks[block] = [*blocks[block][:-1], jump]
+    graph = {b: () if c[-1].opcode == BARRIER else c[-1].labels for b, c in blocks.items()}
+    reached = reached_from(graph, [kernel.starts()[region.start]])
+    blocks = {b: code for b, code in blocks.items() if b in reached}
+    fails = any(code[-1].opcode == FAIL for code in blocks.values())
+    return blocks, Region(region.start, list(blocks), region.ends, region.varies, fails)
 
 
 class RegionCode:
@@ -105,21 +123,30 @@ class RegionCode:
     Args:
         level: whose threads its loop runs over: a warp's or a block's.
         masked: only those threads that wait at its start.
+        suffix: of the names, for another copy.
+        taken: by block, the only way from there that this copy has.
+        facts: what some values are in this copy.
     """
 
     def __init__(
         self, kernel: CutKernel, kept: Kept, layout: Layout, settings: Settings, region: Region,
-        level: Level, masked: bool, out: Written,
+        level: Level, masked: bool, out: Written, suffix: str = "",
+        taken: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._kernel, self._kept, self._settings = kernel, kept, settings
         self._blocks = kernel.function.blocks
+        if taken:
+            self._blocks, region = _with_ways(kernel, region, taken)
         self.region, self.level, self.masked = region, level, masked
-        self.tag = f"{'w' if level is Level.WARP else 'r'}{region.start}{'m' if masked else ''}"
+        self.tag = f"{'w' if level is Level.WARP else 'r'}{region.start}{'m' if masked else ''}{suffix}"
         self.varies = region.varies or masked
         self._out = out
+        self._facts = dict(facts or {})
         self._group = ", !llvm.access.group !9000" if settings.parallel else ""
         self._count = 0
+        self._private = private_addresses(kernel)
         self._defined = {i.result for b in region.blocks for i in self._blocks[b] if i.result}
+        self._defined -= set(self._facts)
         self._names: dict[str, str] = {
             f"%na.{c}": f"%{self.tag}.na.{c}" for c in ("tx", "ty", "tz", "tid")
         }
@@ -127,6 +154,7 @@ class RegionCode:
         self._names.update({v: f"%{self.tag}.v.{v[1:]}" for v in self._defined})
         self._names.update({a: f"%{self.tag}.v.{a[1:]}" for a in kernel.local_arrays})
         self._names.update(layout.renamed)
+        self._names.update(self._facts)
         self._excinfo = kernel.function.parameters[1][1]
         self._result = kernel.function.parameters[0][1]
         self._names[self._excinfo] = f"%{self.tag}.excinfo"
@@ -169,7 +197,7 @@ class RegionCode:
                 )
         for i in self._made_before:
             lines.append(f"  {self._initial[i.result]} = {i.renamed(self._initial_names)}")
-        loops = Loops(tag, self.level, self._settings, self._out)
+        loops = Loops(tag, self.level, self._settings, self._out, not self.region.fails)
         lines += loops.head()
         self._write_body()
         if self.varies and not self.masked:
@@ -195,11 +223,12 @@ class RegionCode:
         used = {u for b in self.region.blocks for i in self._blocks[b] for u in i.uses}
         # What is kept on from here or made anew on the way is stored at the end: whichever it is.
         used |= {v for e in self.region.ends if e for v in kept.live[e] if v in self._defined}
+        used -= set(self._facts)
         needed_remade: list[Instruction] = []
         for i in reversed(kept.remade[start]):
             if i.result in used:
                 needed_remade.insert(0, i)
-                used.update(i.uses)
+                used.update(u for u in i.uses if u not in self._facts)
         self._loaded = sorted(v for v in kept.live[start] if v in used)
         incoming = [*self._loaded, *(i.result for i in needed_remade)]
         self._initial = {v: f"%{self.tag}.in.{v[1:]}" for v in incoming}
@@ -222,7 +251,7 @@ class RegionCode:
         }
         self._made_before, self._made_inside = [], []
         for i in needed_remade:
-            if all(u in once or (u in self._kernel.names and u not in of_thread) for u in i.uses):
+            if all(u in once or u in self._facts or (u in self._kernel.names and u not in of_thread) for u in i.uses):
                 once.add(i.result)
                 self._made_before.append(i)
             else:
@@ -327,7 +356,7 @@ class RegionCode:
                 incoming = [
                     (self._phi_names.get((v, b), self._names.get(v, v)), self._names[b])
                     for v, b in i.incoming
-                    if b in self._names
+                    if b in self._names and block in self._blocks[b][-1].labels
                 ]
                 flags = i.text[4 : i.text.index(i.type + " [")]
                 joined = ", ".join(f"[ {v}, {b} ]" for v, b in incoming)
@@ -341,6 +370,8 @@ class RegionCode:
 
     def _write_instruction(self, block: str, i: Instruction) -> None:
         lines = self._out.lines
+        if i.result in self._facts:
+            return
         if i.labels or i.opcode in (FAIL, "ret", "unreachable"):
             done = set()
             for following in i.labels if i.opcode != BARRIER else ():
@@ -374,9 +405,15 @@ class RegionCode:
             self._write_is_alive(i, names)
             return
         text = i.renamed(names)
-        if i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
+        plain = None
+        if i.opcode == "atomicrmw":
+            plain = without_lock(text, names[i.result], i.uses[0] in self._private)
+        if plain is not None:
+            lines += plain
+        elif i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
             text += self._group
-        lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
+        if plain is None:
+            lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
         if i.result in self._demoted:
             lines.append(
                 f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}"

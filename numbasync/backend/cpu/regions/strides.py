@@ -14,30 +14,38 @@ from numbasync.backend.cpu.regions.llvm_types import (
     split_list,
 )
 
-_ALONG_X = {"%na.tx": 1, "%na.tid": 1, "%na.ty": 0, "%na.tz": 0}
+AXES: dict[str, dict[str, int | None]] = {
+    "x": {"%na.tx": 1, "%na.tid": 1, "%na.ty": 0, "%na.tz": 0},
+    "y": {"%na.tx": 0, "%na.tid": None, "%na.ty": 1, "%na.tz": 0},
+    "z": {"%na.tx": 0, "%na.tid": None, "%na.ty": 0, "%na.tz": 1},
+}
 _SAME = frozenset(("sext", "zext", "trunc", "freeze", "ptrtoint", "inttoptr", "bitcast"))
 
 
 class Strides:
-    """By how much a value grows from a thread to the next one in x.
+    """By how much a value grows from a thread to the next one along an axis.
 
     Args:
         definitions: the instruction of each value.
-        divergent: values that may differ between threads at all.
+        divergent: values that may differ at all; others have the stride 0.
+        along: the strides of thread coordinates, or of what else counts.
+        from_end: pass over it that negative indices count from the end: `i + (n if i < 0 else 0)`.
     """
 
     def __init__(
-        self, definitions: Mapping[str, Instruction], divergent: Collection[str]
+        self,
+        definitions: Mapping[str, Instruction],
+        divergent: Collection[str],
+        along: Mapping[str, int | None] | None = None,
+        from_end: bool = True,
     ) -> None:
-        self._definitions, self._divergent = definitions, divergent
-        self._known: dict[str, int | None] = {}
+        self._definitions, self._divergent, self._from_end = definitions, divergent, from_end
+        self._known: dict[str, int | None] = dict(AXES["x"] if along is None else along)
 
     def of(self, value: str) -> int | None:
         """The stride: of addresses in bytes; None if it is not known."""
         if value[0] != "%" or value not in self._divergent:
             return 0
-        if value in _ALONG_X:
-            return _ALONG_X[value]
         if value not in self._known:
             self._known[value] = None
             i = self._definitions.get(value)
@@ -102,7 +110,7 @@ class Strides:
         if condition in self._divergent:
             test = self._definitions.get(condition)
             is_sign_test = test is not None and bool(re.match(r"icmp slt \w+ %\S+, 0$", test.text))
-            if not is_sign_test:
+            if not (is_sign_test and self._from_end):
                 return None
         return strides[0]
 

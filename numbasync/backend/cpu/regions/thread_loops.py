@@ -18,8 +18,11 @@ class Loops:
     The body finds `TAG.na.tid`, an i64, and `TAG.na.tx`, `.ty`, `.tz`, which are i32.
     """
 
-    def __init__(self, tag: str, level: Level, settings: Settings, out: Written) -> None:
+    def __init__(
+        self, tag: str, level: Level, settings: Settings, out: Written, has_vectors: bool
+    ) -> None:
         self._tag, self._level, self._settings, self._out = tag, level, settings, out
+        self._has_vectors = has_vectors
 
     def head(self) -> list[str]:
         if self._settings.ordered:
@@ -49,7 +52,7 @@ class Loops:
         return [line.replace("@.", f"{self._tag}.") for line in lines]
 
     def _end(self, letter: str, extent: str, behind: str) -> list[str]:
-        metadata = self._out.loop_metadata() if self._settings.parallel else ""
+        metadata = self._out.loop_metadata(self._has_vectors) if self._settings.parallel else ""
         return [
             "@.next:",
             f"  %@.{letter}1 = add nuw nsw i64 %@.{letter}, 1",

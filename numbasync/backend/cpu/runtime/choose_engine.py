@@ -64,31 +64,23 @@ def prepare_kernel(
     kernel: Engine
     if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
         kernel = _interpreted(dispatcher, argument_keys, max_threads, engine)
+    elif engine == "lowered":
+        from numbasync.backend.cpu.lowered.kernel import Lowered  # whose imports take a while
+
+        kernel = Lowered(dispatcher, argument_keys, max_threads, watched)
     else:
-        kernel = _compiled(_engine(engine), dispatcher, argument_keys, max_threads, watched)
+        kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
     kernel.argument_types = tuple(type_of(k) for k in argument_keys)
     kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
     return kernel
 
 
-def _engine(name: str) -> type[Compiled | Lowered]:
-    if name != "lowered":
-        return Compiled
-    from numbasync.backend.cpu.lowered.kernel import Lowered  # whose imports take a while
-
-    return Lowered
-
-
 def _compiled(
-    engine: type[Compiled | Lowered],
-    dispatcher: Any,
-    keys: tuple[Hashable, ...],
-    max_threads: int,
-    watched: bool,
-) -> Compiled | Lowered:
+    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool
+) -> Compiled:
     try:
-        return engine(dispatcher, keys, max_threads, watched)
+        return Compiled(dispatcher, keys, max_threads, watched)
     except CallerError:  # the kernel is wrong for these arguments, on any device
         raise
     except Exception as error:  # Numba raises many classes

@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cgutils, cudaimpl
+from numba.cuda import cudaimpl
 from numba.cuda.typing.npydecl import parse_dtype
 
 from numbasync.backend.cpu.target.builder import Builder
@@ -90,7 +90,8 @@ def _made(is_shared: bool) -> Any:
         item = context.get_abi_sizeof(element)
         extents = [I64(extent) for extent in shape]
         if not is_shared:
-            memory = cgutils.alloca_once(builder, elements, name="local")
+            with builder.goto_entry_block():  # not zeroed, as Numba's `alloca_once` would
+                memory = builder.alloca(elements, name="local")
             memory.align = max(_alignment(context, element, given), _LOCAL_ALIGNMENT)
         elif math.prod(shape) <= 0:
             memory = dynamic_memory(builder)
