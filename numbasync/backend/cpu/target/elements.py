@@ -5,20 +5,21 @@ as that takes. Everything else is numba-cuda's own, with checked indices.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from numba.cuda import cgutils, stubs
-from numba.cuda.core import imputils as _imputils
+from numba.cuda.core import imputils
 from numba.cuda.np import arrayobj
 
 from numbasync.backend.cpu.library.entry_points import OUT_OF_RANGE
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
-from numbasync.backend.cpu.target.context import TargetContext, emits
+from numbasync.backend.cpu.target.context import Emit, TargetContext, emits
 from numbasync.backend.cpu.target.module import I32, I64, types
 
 _arrayobj: Any = arrayobj
-imputils: Any = _imputils
+_with_result: Callable[[Emit], Emit] = imputils.iternext_impl(imputils.RefType.BORROWED)
 _atomic: Any = stubs.atomic
 
 
@@ -177,7 +178,7 @@ def _getitem(context: TargetContext, builder: Builder, signature: Any, args: lis
 
 
 @emits("iternext", types.ArrayIterator)
-@imputils.iternext_impl(imputils.RefType.BORROWED)
+@_with_result
 def _iternext(
     context: TargetContext, builder: Builder, signature: Any, args: list[Any], result: Any
 ) -> None:
