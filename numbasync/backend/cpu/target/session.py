@@ -34,7 +34,6 @@ class Session:
         compiled: for each dispatcher and types of arguments, the result of the compiler.
         functions: what emits a call of each of these, by the key that Numba knows it by.
         linked: text of modules whose functions this one calls.
-        replaced: names of functions of GPUs, in whose place there is something else.
         shared: memory of each shared array, and the element at which it begins.
         registered: how many things Numba knew when it was asked last.
         sizes: in bytes, of types of LLVM.
@@ -58,7 +57,6 @@ class Session:
         self.registered = -1
         self.sizes: dict[Any, int] = {}
         self.refused = ""
-        self.replaced: set[str] = set()
         self.kernel = Site("", "", 0, "")
         self._numbers: dict[Site, int] = {}
         self.lines: dict[tuple[str, int], int] = {}
