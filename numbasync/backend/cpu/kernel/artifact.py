@@ -17,6 +17,7 @@ from llvmlite import binding
 from numbasync.backend.cpu import regions, target
 from numbasync.backend.cpu.kernel import accesses, printing
 from numbasync.backend.cpu.kernel.arguments import call_of, launch_of
+from numbasync.backend.cpu.kernel.lines import PassedLines
 from numbasync.backend.cpu.record import Site
 from numbasync.backend.cpu.target.refusals import refusal
 from numbasync.backend.protocols import Dim3
@@ -34,6 +35,7 @@ class Artifact:
         exceptions: class and arguments of what the kernel may raise.
         is_straight: whether it is known that a thread does a few steps and ends.
         keep: what has to live as long as the code; nothing, if the code can be kept on disk.
+        lines: those that threads have passed, if the code was compiled with lines.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Artifact:
     atomics: bool
     has_fences: bool
     keep: tuple[Any, ...] = ()
+    lines: PassedLines | None = None
 
     def has_atomics(self) -> bool:
         """Whether blocks may write to the same elements."""
@@ -74,6 +77,9 @@ def make(
     except Exception as error:  # Numba raises many classes
         raise refusal(function, argument_types, error) from error
     text = accesses.with_definitions(module.text) if options.checked else module.text
+    lines = PassedLines(module.lines) if options.lines else None
+    if lines is not None:
+        text = re.sub(r'^declare [^\n]*@"?na\.line"?\([^\n]*\n', "", text, flags=re.M) + lines.text
     try:
         code = regions.build(
             str(binding.parse_assembly(text)),  # as LLVM writes it
@@ -97,6 +103,7 @@ def make(
         atomics=module.has_atomics,
         has_fences=module.has_fences,
         keep=tuple(module.keep),
+        lines=lines,
     )
 
 

@@ -158,7 +158,7 @@ class BlocksCode:
         if region.fails and not masked:
             self.hoisted[tag] = hoisted is not None
         if hoisted is None:
-            self._write_copy(level, region, masked, "", {})
+            self._write_copy(level, region, masked, "")
             return
         lines.append(f"{tag}.start:")
         if level is Level.WARP:
@@ -175,8 +175,8 @@ class BlocksCode:
             f"  %{tag}.h = freeze i1 {hoisted.result}",
             f"  br i1 %{tag}.h, label %{tag}f.start, label %{tag}s.start",
         ]
-        self._write_copy(level, region, masked, "f", hoisted.taken)
-        self._write_copy(level, region, masked, "s", {})
+        self._write_copy(level, region, masked, "f", hoisted)
+        self._write_copy(level, region, masked, "s")
 
     def _hoisted(self, level: Level, region: Region, tag: str) -> HoistedChecks | None:
         if not self._settings.hoists_checks or (level is Level.WARP and not self._settings.row):
@@ -195,11 +195,16 @@ class BlocksCode:
         )
 
     def _write_copy(
-        self, level: Level, region: Region, masked: bool, suffix: str, taken: dict[str, str]
+        self,
+        level: Level,
+        region: Region,
+        masked: bool,
+        suffix: str,
+        hoisted: HoistedChecks | None = None,
     ) -> None:
         code = RegionCode(
             self._kernel, self._kept, self._layout, self._settings, region, level, masked, self.out,
-            suffix, taken,
+            suffix, hoisted and hoisted.taken, hoisted and hoisted.facts,
         )  # fmt: skip
         code.write()
         if level is Level.WARP:

@@ -3,6 +3,7 @@
 Numba's range counts down what is left, and computes its next value, by `sext` and `select` of whether
 anything is left, in the block that tests it. Behind the test it is known which. What begins at a number
 that is not negative and grows is never negative, so an index of it does not count from the end.
+How many strides are left need not be known to know whether one is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from numbasync.backend.cpu.regions.divergence import follows_from_operands
 from numbasync.backend.cpu.regions.flow import dominates, dominators, predecessors
 from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, parse_instruction
@@ -60,6 +62,105 @@ def drop_sign_tests(function: Function) -> None:
             if any(u in facts for u in i.uses):
                 text = i.renamed(facts)
                 code[n] = parse_instruction(f"{i.result} = {text}" if i.result else text)
+
+
+def test_by_value(function: Function) -> None:
+    """Where a loop counts how many strides are left, test whether its value is below the end.
+
+    Numba divides for that: by `gridsize`, once in each thread, and what is left differs between threads.
+    """
+    definitions = {n: i for n, (_, i) in function.definitions().items()}
+    for code in function.blocks.values():
+        phis = [i for i in code if i.opcode == "phi" and len(i.incoming) == 2]
+        for n, i in enumerate(code):
+            match = re.fullmatch(r"icmp (?:samesign )?sgt i64 (%[\w.]+), 0", i.text)
+            counter = next((p for p in phis if match and p.result == match[1]), None)
+            if counter is None:
+                continue
+            for value in phis:
+                end = _end_of_strides(value, counter, definitions)
+                if end is not None:
+                    code[n] = parse_instruction(f"{i.result} = icmp slt i64 {value.result}, {end}")
+                    break
+
+
+def _end_of_strides(
+    value: Instruction, counter: Instruction, definitions: Mapping[str, Instruction]
+) -> str | None:
+    """The end, if `counter` is how many strides `value` has to go to it."""
+    for (begin, entry), (after, latch) in (value.incoming, value.incoming[::-1]):
+        step = re.fullmatch(
+            rf"add (?:n[us]w )*i64 (?:{re.escape(value.result)}, (\S+)|(\S+), {re.escape(value.result)})",
+            definitions[after].text if after in definitions else "",
+        )
+        counted = dict((b, v) for v, b in counter.incoming)
+        down = definitions.get(counted.get(latch, ""))
+        if step is None or down is None or counted.keys() != {entry, latch}:
+            continue
+        if not re.fullmatch(rf"add (?:n[us]w )*i64 {re.escape(counter.result)}, -1", down.text):
+            continue
+        count = definitions.get(counted[entry])
+        if count is None or count.opcode != "phi" or len(count.incoming) != 2:
+            continue
+        rounds = [v for v, _ in count.incoming if v != "0"]
+        if len(rounds) != 1 or "0" not in (v for v, _ in count.incoming):
+            continue
+        return _end_of_rounds(rounds[0], begin, step[1] or step[2], definitions)
+    return None
+
+
+def _end_of_rounds(
+    rounds: str, begin: str, step: str, definitions: Mapping[str, Instruction]
+) -> str | None:
+    """The `end` of `rounds` = `(end - begin) / step`, rounded up, where `end` is above `begin`."""
+    total = definitions.get(rounds)
+    if total is None or total.opcode != "add" or len(total.uses) != 2:
+        return None
+    parts = [definitions.get(u) for u in total.uses]
+    whole = next((i for i in parts if i is not None and i.opcode == "udiv"), None)
+    more = next((i for i in parts if i is not None and i.opcode == "zext"), None)
+    if whole is None or more is None or not whole.text.endswith(f", {step}"):
+        return None
+    test = definitions.get(more.uses[0])
+    rest = definitions.get(test.uses[0]) if test is not None and test.opcode == "icmp" else None
+    if test is None or rest is None or not re.fullmatch(r"icmp ne i64 \S+, 0", test.text):
+        return None
+    length = whole.uses[0]
+    if rest.opcode != "urem" or rest.text != f"urem i64 {length}, {step}":
+        return None
+    difference = definitions.get(length)
+    match = re.fullmatch(
+        rf"sub (?:n[us]w )*i64 (\S+), {re.escape(begin)}",
+        difference.text if difference is not None else "",
+    )
+    return match[1] if match else None
+
+
+def drop_unused(function: Function) -> None:
+    """Drop what computes values that nothing needs."""
+    definitions = {n: i for n, (_, i) in function.definitions().items()}
+    waiting = [
+        u
+        for code in function.blocks.values()
+        for i in code
+        if not (i.result and _only_computes(i))
+        for u in i.uses
+    ]
+    needed: set[str] = set()
+    while waiting:
+        value = waiting.pop()
+        if value not in needed:
+            needed.add(value)
+            if value in definitions:
+                waiting += definitions[value].uses
+    for code in function.blocks.values():
+        code[:] = [i for i in code if not i.result or i.result in needed or not _only_computes(i)]
+
+
+def _only_computes(i: Instruction) -> bool:
+    return follows_from_operands(i) or (
+        i.opcode == "load" and i.text.split(" ", 2)[1] not in ("atomic", "volatile")
+    )
 
 
 def _only_grows(i: Instruction, definitions: Mapping[str, Instruction]) -> bool:

@@ -73,11 +73,13 @@ class HoistedChecks:
         taken: by block, the label that is taken if the checks hold.
         lines: code that computes `result`, an i1.
         uniform: kept values that the code needs, as `%TAG.in.V`.
+        facts: what some values of the region are if the checks hold.
     """
 
     taken: dict[str, str]
     lines: list[str] = field(default_factory=list)
     uniform: set[str] = field(default_factory=set)
+    facts: dict[str, str] = field(default_factory=dict)
     result: str = "true"
 
 
@@ -150,17 +152,37 @@ class _Hoister:
             if block not in self._leading or len(good) == len(following):
                 continue
             last = self._blocks[block][-1]
-            if last.opcode != "br" or len(good) != 1:
+            if last.opcode != "br" or len(good) != 1 or not last.uses:
                 return None
             self.found.taken[block] = good[0]
             tests = self._tests(last.uses[0], last.labels[0] == good[0])
             results += [self._check(test, block) for test in tests]
         if not self.found.taken:
             return None
+        results += self._signs()
         for result in results:
             self.found.result = self._line(f"and i1 {self.found.result}, {result}")
         return self.found
 
+
+    def _signs(self) -> list[str]:
+        """Checks that indices do not count from the end, of those that are the same everywhere."""
+        results = []
+        for name, i in self._definitions.items():
+            test = re.fullmatch(r"icmp (?:samesign )?slt (i\d+) (%[\w.]+), 0", i.text)
+            home = self._home.get(name)
+            if test is None or (home is None) == (name not in self._remade):
+                continue
+            before = len(self.found.lines)
+            try:
+                check = self._check(_Test("sge", test[1], test[2], "0"), home or BEFORE)
+            except _NotHoistedError:
+                del self.found.lines[before:]
+                self._made.clear()
+            else:
+                results.append(check)
+                self.found.facts[name] = "false"
+        return results
 
     # --- what is tested ---
 
@@ -244,12 +266,13 @@ class _Hoister:
     def _range(self, axis: str, block: str) -> tuple[str, str]:
         """The first thread along an axis that may come to a block, and the one behind the last."""
         begin, end = self.extents[axis]
-        node = block
+        node = block or self._start
         while node != self._start:
             above = self._tree[node]
             last = self._blocks[above][-1]
             if (
                 last.opcode == "br"
+                and last.uses
                 and len(last.labels) == 2
                 and node in last.labels
                 and last.labels[0] != last.labels[1]
@@ -335,6 +358,8 @@ class _Hoister:
             raise _NotHoistedError
         kind = self._definitions[phis[0]].type
         last = self._blocks[loop.header][-1]
+        if last.opcode != "br" or not last.uses:
+            raise _NotHoistedError
         tests = self._tests(last.uses[0], last.labels[0] in loop.blocks)
         left = tests[0]
         if len(tests) != 1 or left.left[0] != "%":

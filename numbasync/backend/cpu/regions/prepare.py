@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from numbasync.backend.cpu.regions.counted import count_plainly, drop_sign_tests
+from numbasync.backend.cpu.regions.counted import (
+    count_plainly,
+    drop_sign_tests,
+    drop_unused,
+    test_by_value,
+)
 from numbasync.backend.cpu.regions.cut import CutKernel, cut
 from numbasync.backend.cpu.regions.function_text import parse_module
 from numbasync.backend.cpu.regions.llvm_types import end_of_type
@@ -71,8 +76,8 @@ def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
     module = llvm.parse_assembly(hidden)
     run_passes(module, _LIGHT)
     parsed = parse_module(str(module), name)
-    count_plainly(parsed.function)
-    drop_sign_tests(parsed.function)
+    for simplify in (count_plainly, drop_sign_tests, test_by_value, drop_unused):
+        simplify(parsed.function)
     kernel = cut_with_turned_loops(parsed.function) if turn_loops else cut(parsed.function)
     return Prepared(kernel, parsed.rest, places)
 

@@ -12,6 +12,7 @@ from numbasync.backend.cpu.regions.instructions import Instruction
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
+from numbasync.backend.cpu.regions.private_atomics import private_addresses, without_lock
 from numbasync.backend.cpu.regions.thread_loops import Loops
 
 FIRST_LOOP = 9100  # number of LLVM's metadata
@@ -124,12 +125,13 @@ class RegionCode:
         masked: only those threads that wait at its start.
         suffix: of the names, for another copy.
         taken: by block, the only way from there that this copy has.
+        facts: what some values are in this copy.
     """
 
     def __init__(
         self, kernel: CutKernel, kept: Kept, layout: Layout, settings: Settings, region: Region,
         level: Level, masked: bool, out: Written, suffix: str = "",
-        taken: Mapping[str, str] | None = None,
+        taken: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._kernel, self._kept, self._settings = kernel, kept, settings
         self._blocks = kernel.function.blocks
@@ -139,9 +141,12 @@ class RegionCode:
         self.tag = f"{'w' if level is Level.WARP else 'r'}{region.start}{'m' if masked else ''}{suffix}"
         self.varies = region.varies or masked
         self._out = out
+        self._facts = dict(facts or {})
         self._group = ", !llvm.access.group !9000" if settings.parallel else ""
         self._count = 0
+        self._private = private_addresses(kernel)
         self._defined = {i.result for b in region.blocks for i in self._blocks[b] if i.result}
+        self._defined -= set(self._facts)
         self._names: dict[str, str] = {
             f"%na.{c}": f"%{self.tag}.na.{c}" for c in ("tx", "ty", "tz", "tid")
         }
@@ -149,6 +154,7 @@ class RegionCode:
         self._names.update({v: f"%{self.tag}.v.{v[1:]}" for v in self._defined})
         self._names.update({a: f"%{self.tag}.v.{a[1:]}" for a in kernel.local_arrays})
         self._names.update(layout.renamed)
+        self._names.update(self._facts)
         self._excinfo = kernel.function.parameters[1][1]
         self._result = kernel.function.parameters[0][1]
         self._names[self._excinfo] = f"%{self.tag}.excinfo"
@@ -217,11 +223,12 @@ class RegionCode:
         used = {u for b in self.region.blocks for i in self._blocks[b] for u in i.uses}
         # What is kept on from here or made anew on the way is stored at the end: whichever it is.
         used |= {v for e in self.region.ends if e for v in kept.live[e] if v in self._defined}
+        used -= set(self._facts)
         needed_remade: list[Instruction] = []
         for i in reversed(kept.remade[start]):
             if i.result in used:
                 needed_remade.insert(0, i)
-                used.update(i.uses)
+                used.update(u for u in i.uses if u not in self._facts)
         self._loaded = sorted(v for v in kept.live[start] if v in used)
         incoming = [*self._loaded, *(i.result for i in needed_remade)]
         self._initial = {v: f"%{self.tag}.in.{v[1:]}" for v in incoming}
@@ -244,7 +251,7 @@ class RegionCode:
         }
         self._made_before, self._made_inside = [], []
         for i in needed_remade:
-            if all(u in once or (u in self._kernel.names and u not in of_thread) for u in i.uses):
+            if all(u in once or u in self._facts or (u in self._kernel.names and u not in of_thread) for u in i.uses):
                 once.add(i.result)
                 self._made_before.append(i)
             else:
@@ -363,6 +370,8 @@ class RegionCode:
 
     def _write_instruction(self, block: str, i: Instruction) -> None:
         lines = self._out.lines
+        if i.result in self._facts:
+            return
         if i.labels or i.opcode in (FAIL, "ret", "unreachable"):
             done = set()
             for following in i.labels if i.opcode != BARRIER else ():
@@ -396,9 +405,15 @@ class RegionCode:
             self._write_is_alive(i, names)
             return
         text = i.renamed(names)
-        if i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
+        plain = None
+        if i.opcode == "atomicrmw":
+            plain = without_lock(text, names[i.result], i.uses[0] in self._private)
+        if plain is not None:
+            lines += plain
+        elif i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
             text += self._group
-        lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
+        if plain is None:
+            lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
         if i.result in self._demoted:
             lines.append(
                 f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}"

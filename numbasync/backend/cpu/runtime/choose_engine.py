@@ -22,13 +22,14 @@ from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedK
 Engine: TypeAlias = Compiled | Interpreted
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
+LINES = "compiled-lines"  # and coverage.py is told which lines threads pass
 _has_warned = False
 
 
 def requested_engine() -> str:
     """The engine that NUMBASYNC_CPU_ENGINE names: `compiled`, the default, or `interpreted`."""
     name = os.environ.get(SWITCH, "").strip().lower() or "compiled"
-    if name not in ("compiled", "interpreted"):
+    if name not in ("compiled", "interpreted", LINES):
         raise CallerError(f"{SWITCH}={name!r}: write compiled or interpreted.")
     return name
 
@@ -58,7 +59,7 @@ def prepare_kernel(
     if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
         kernel = _interpreted(dispatcher, argument_types, max_threads, engine)
     else:
-        kernel = Compiled(dispatcher, argument_types, max_threads, watched)
+        kernel = Compiled(dispatcher, argument_types, max_threads, watched, engine == LINES)
     kernel.formal = formal_arguments
     kernel.argument_types = argument_types
     kernel.records = tuple(i for i, t in enumerate(argument_types) if isinstance(t, types.Record))

@@ -17,6 +17,7 @@ from numba.cuda.core.compiler_machinery import register_pass
 
 from numbasync.backend.cpu.target import narrow_indices
 from numbasync.backend.cpu.target.builder import Builder
+from numbasync.backend.cpu.target.lines import Lines, NoLines
 from numbasync.backend.cpu.target.module import types
 from numbasync.backend.cpu.target.session import is_numbas
 from numbasync.backend.cpu.target.source_text import text_of
@@ -59,12 +60,19 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         else:
             self.builder.store(value, self.getvar(name))
 
+    def lower_block(self, block: Any) -> None:
+        self._lines.begin()
+        super().lower_block(block)
+
     def lower_inst(self, inst: Any) -> None:
         self.statement, self.expression = inst, None
+        self._lines.reach(inst)
         super().lower_inst(inst)
 
     def pre_lower(self) -> None:
         super().pre_lower()
+        has_lines = self.context.session.options.lines and not self.is_numbas
+        self._lines = Lines(self) if has_lines else NoLines()
         is_checked = self.context.session.options.checked and not self.is_numbas
         self._narrowing = narrow_indices.conversions(self.func_ir) if is_checked else set()
 
