@@ -23,8 +23,6 @@ from numbasync.backend.cpu.target.refusals import refusal
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import CallerError, UnsupportedKernelError
 
-_OF_MORE_AXES = re.compile(r'call [^\n]*@"?na\.[tw][yz]"?\(')
-
 
 @dataclass(frozen=True)
 class Artifact:
@@ -87,7 +85,7 @@ def make(
             apart=options.checked or options.debug,
             ordered=options.checked,
             returned_are_missing=True,
-            row=row and not _OF_MORE_AXES.search(text),
+            row=row,
         )
     except Exception as error:
         raise UnsupportedKernelError(
