@@ -11,14 +11,16 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+from numba.core import types as _types
 from numba.np.numpy_support import as_dtype
 
 from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16, from_dtype
-from numbasync.backend.cpu.library.options import types
 from numbasync.backend.declared_signatures import declared, resolved
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import DTypeError, KernelCompileError
+
+types: Any = _types  # type checkers do not know all of its names
 
 
 class Formal:
