@@ -44,7 +44,7 @@ def _check(context: TargetContext, shape: tuple[int, ...], dtype: Any, is_shared
 def _shared_memory(builder: Builder, elements: Any, alignment: int) -> Any:
     """The address of a new array of the block."""
     session = builder.session
-    memory = ir.GlobalVariable(session.module, elements, f"na.shared.{len(session.shared)}")
+    memory: Any = ir.GlobalVariable(session.module, elements, f"na.shared.{len(session.shared)}")
     memory.linkage, memory.align = "external", alignment
     start = ir.Constant(I64, 0)
     session.shared.append((memory, start))
@@ -67,7 +67,7 @@ def align_no_better(session: Any) -> None:
 def dynamic_memory(builder: Builder) -> Any:
     """The start of dynamic shared memory."""
     module = builder.session.module
-    memory = module.globals.get("na.dynamic")
+    memory: Any = module.globals.get("na.dynamic")
     if memory is None:
         memory = ir.GlobalVariable(module, ir.ArrayType(I8, 0), "na.dynamic")
         memory.linkage, memory.align = "external", DYNAMIC_ALIGNMENT
