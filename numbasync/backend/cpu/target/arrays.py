@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cudaimpl
-from numba.cuda.typing.npydecl import parse_dtype
+from numba.cuda.typing.npydecl import parse_dtype  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.context import TargetContext, emits, target_data
