@@ -51,6 +51,12 @@ def _shared_memory(builder: Builder, elements: Any, alignment: int) -> Any:
     return builder.gep(memory, [I64(0), start], inbounds=True)
 
 
+def _local_memory(builder: Builder, elements: Any) -> Any:
+    """Memory of the thread, which is not zeroed, as Numba's `alloca_once` would."""
+    with builder.goto_entry_block():
+        return builder.alloca(elements, name="local")
+
+
 def align_no_better(session: Any) -> None:
     """Let shared arrays begin at addresses that are no multiples of more than they ask for: a GPU
     may put them there, and vector accesses would be faults.
@@ -90,8 +96,7 @@ def _made(is_shared: bool) -> Any:
         item = context.get_abi_sizeof(element)
         extents = [I64(extent) for extent in shape]
         if not is_shared:
-            with builder.goto_entry_block():  # not zeroed, as Numba's `alloca_once` would
-                memory = builder.alloca(elements, name="local")
+            memory = _local_memory(builder, elements)
             memory.align = max(_alignment(context, element, given), _LOCAL_ALIGNMENT)
         elif math.prod(shape) <= 0:
             memory = dynamic_memory(builder)
