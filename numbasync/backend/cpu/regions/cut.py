@@ -88,6 +88,17 @@ class CutKernel:
     memory: set[str] = field(default_factory=set)
     has_notes: bool = False
     asks_who_is_alive: bool = False
+    _private: set[str] = field(default_factory=set)
+
+    def private_addresses(self) -> set[str]:
+        """The values that are addresses of shared or local memory of the block."""
+        if not self._private:
+            self._private = {f"%na.{name}" for name in self.memory} | set(self.local_arrays)
+            for code in self.function.blocks.values():
+                for i in code:
+                    if i.opcode == "getelementptr" and i.uses and i.uses[0] in self._private:
+                        self._private.add(i.result)
+        return self._private
 
     def starts(self) -> list[str]:
         """The entry, and the block behind each barrier, by the barrier's number."""

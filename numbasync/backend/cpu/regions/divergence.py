@@ -36,8 +36,7 @@ _FOLLOWS = (
     BINARY
     | CASTS
     | frozenset(
-        "fneg icmp fcmp select phi getelementptr extractvalue insertvalue extractelement "
-        "insertelement shufflevector freeze".split()
+        ["fneg", "icmp", "fcmp", "select", "phi", "getelementptr", "extractvalue", "insertvalue", "extractelement", "insertelement", "shufflevector", "freeze"]
     )
 )
 _PURE_CALLS = (

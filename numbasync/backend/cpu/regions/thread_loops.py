@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from numbasync.backend.cpu.regions.cut import Level
 
 if TYPE_CHECKING:
-    from numbasync.backend.cpu.regions.region_code import Settings, Written
+    from numbasync.backend.cpu.regions.region import Settings, Written
 
 WARP = 32
 

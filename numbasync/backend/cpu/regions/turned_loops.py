@@ -12,7 +12,12 @@ import re
 
 from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
 from numbasync.backend.cpu.regions.divergence import divergent_values, follows_from_operands
-from numbasync.backend.cpu.regions.flow import NaturalLoop, natural_loops, predecessors, reached_from
+from numbasync.backend.cpu.regions.flow import (
+    NaturalLoop,
+    natural_loops,
+    predecessors,
+    reached_from,
+)
 from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, parse_instruction
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment, split_list
@@ -69,9 +74,7 @@ def _may_be_turned(kernel: CutKernel, loop: NaturalLoop) -> bool:
     return True
 
 
-def _exits(
-    kernel: CutKernel, loop: NaturalLoop
-) -> list[tuple[str, str]]:
+def _exits(kernel: CutKernel, loop: NaturalLoop) -> list[tuple[str, str]]:
     """The ways out of the loop, but for errors."""
     blocks = kernel.function.blocks
     graph = kernel.graph()

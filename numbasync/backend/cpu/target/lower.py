@@ -10,7 +10,9 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.core import fastmathpass
 from numba.core.target_extension import target_override
-from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.core.compiler_lock import (  # pyright: ignore[reportMissingImports]
+    global_compiler_lock,
+)
 
 from numbasync.backend.bfloat16_type import register
 from numbasync.backend.cpu.record import Site

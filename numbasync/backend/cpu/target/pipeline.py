@@ -13,7 +13,7 @@ from numba.cuda.core import (
     transforms,
     typed_passes,
 )
-from numba.cuda.core.compiler_machinery import register_pass
+from numba.cuda.core.compiler_machinery import register_pass  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.target import narrow_indices
 from numbasync.backend.cpu.target.builder import Builder
@@ -26,6 +26,7 @@ _compiler: Any = compiler
 _lowering: Any = lowering
 _passes: Any = typed_passes
 _machinery: Any = compiler_machinery
+_errors: Any = errors
 # They describe the code, and say where the life of each variable ends: it holds no reference that
 # would have to be released.
 _DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary, _passes.IRLegalization)
@@ -163,7 +164,7 @@ class _PassManager(_machinery.PassManager):  # type: ignore[misc, unused-ignore]
 
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
-        with errors.new_error_context(f"Pass {pss.name()}"):
+        with _errors.new_error_context(f"Pass {pss.name()}"):
             is_changed = pss.run_initialization(internal_state)
             is_changed |= pss.run_pass(internal_state)
             is_changed |= pss.run_finalizer(internal_state)

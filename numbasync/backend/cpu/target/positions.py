@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.cuda.types.ext_types import GridGroup
+from numba.cuda.types.ext_types import GridGroup  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.races.words import FENCE, FENCE_BLOCK
 from numbasync.backend.cpu.target import accesses

@@ -8,7 +8,7 @@ from typing import Any
 import numba
 from llvmlite import binding, ir
 from numba import cuda
-from numba.cuda.core.imputils import user_function
+from numba.cuda.core.imputils import user_function  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.record import RAISED, Site
 from numbasync.backend.cpu.target.module import I32, I64, STOPPED, VOID, Options
