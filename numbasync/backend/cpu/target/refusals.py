@@ -6,10 +6,14 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from numba.cuda import config as _config
+
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.target.array_advice import advice_on_arrays
 from numbasync.backend.cpu.target.lower import lower
 from numbasync.errors import KernelCompileError, UnsupportedKernelError
+
+config: Any = _config  # type checkers do not know all of its names
 
 
 def check(kernel: types.FunctionType, argument_types: Sequence[Any]) -> None:
@@ -33,6 +37,11 @@ def refusal(
     """The error for one that `lower` has raised: with the line, the parameters that it uses, and
     advice on arrays in that line.
     """
+    if config.CUDA_ENABLE_NRT and "NRT required" in str(error):
+        return UnsupportedKernelError(
+            f"kernel {kernel.__name__} allocates an array, which kernels of the CPU device do not: "
+            "create it with cuda.local.array, or pass it."
+        )
     refused = compile_error(kernel, argument_types, error)
     lines = [refused.args[0], *advice_on_arrays(kernel, str(refused))]
     return type(refused)("\n".join(lines))
