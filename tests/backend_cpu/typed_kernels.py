@@ -1,5 +1,5 @@
-"""Random kernels whose names take values of many types, on both sides of barriers: numbers of several
-types, rows and local arrays, tuples, records, None, and device functions with shared memory.
+"""Random kernels whose names take values of many types, on both sides of barriers: numbers of
+several types, rows, tuples, records, None, and results of device functions with shared memory.
 
 Threads meet wherever all of a block come. No float becomes an integer, so that any order of
 operations of different threads gives the same bits.
@@ -72,8 +72,8 @@ class Writer:
     def _number(self) -> str:
         kind, other = self._one(*KINDS), self._one(*KINDS)
         return self._one(
-            f"x{kind}[i % 4, t % 5]", f"x{kind}[0, (t + 1) % 5] + x{other}[i % 4, 2]", "t", "i", "2",
-            "0.5", "True", f"float32({self._one(*_NAMES)})",
+            f"x{kind}[i % 4, t % 5]", f"x{kind}[0, (t + 1) % 5] + x{other}[i % 4, 2]", "t", "i",
+            "2", "0.5", "True", f"float32({self._one(*_NAMES)})",
             "int32(t)", "uint8(200)", "int64(7)",
         )  # fmt: skip
 
@@ -81,8 +81,8 @@ class Writer:
         a, b = self._one(*_NAMES), self._one(*_NAMES)
         return self._one(
             self._number(), self._number(), a, f"{a} + {b}", f"{a} * 2", f"{a} - t", f"-{a}",
-            f"{a} / 64", f"max({a} * 2, {b} * 2)", f"min({a} * 2, 2.5)", f"abs({a} * 2)", f"{a} < {b}",
-            f"{self._one(*_ROWS)}[{self._one('0', '1', 't % 3')}]", f"{a} if t % 3 else {b}",
+            f"{a} / 64", f"max({a} * 2, {b} * 2)", f"min({a} * 2, 2.5)", f"abs({a} * 2)",
+            f"{a} < {b}", f"{self._one(*_ROWS)}[{self._one('0', '1', 't % 3')}]", f"{a} if t % 3 else {b}",
         )  # fmt: skip
 
     def _block(self, count: int, meets: bool) -> None:
@@ -144,7 +144,9 @@ class Writer:
             case 3:
                 self._line(f"{name} = cuda.shfl_xor_sync(-1, float64({name}), 1)")
             case _:
-                self._line(f"h{self._shared} = cuda.shared.array(64, {self._one('float32', 'int64')})")
+                self._line(
+                    f"h{self._shared} = cuda.shared.array(64, {self._one('float32', 'int64')})"
+                )
                 shared = f"h{self._shared}"
                 self._shared += 1
                 kind = self._one(*_INTEGERS)
