@@ -82,7 +82,8 @@ class Writer:
         return self._one(
             self._number(), self._number(), a, f"{a} + {b}", f"{a} * 2", f"{a} - t", f"-{a}",
             f"{a} / 64", f"max({a} * 2, {b} * 2)", f"min({a} * 2, 2.5)", f"abs({a} * 2)",
-            f"{a} < {b}", f"{self._one(*_ROWS)}[{self._one('0', '1', 't % 3')}]", f"{a} if t % 3 else {b}",
+            f"{a} < {b}", f"{a} if t % 3 else {b}",
+            f"{self._one(*_ROWS)}[{self._one('0', '1', 't % 3')}]",
         )  # fmt: skip
 
     def _block(self, count: int, meets: bool) -> None:
