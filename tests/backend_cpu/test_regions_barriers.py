@@ -45,7 +45,7 @@ top:
 
 
 def kernel(body: str) -> str:
-    """A kernel `(x, n)`: `t` is the thread, `w` are the block's, `p` is the thread's element of x."""
+    """A kernel `(x, n)`: `t` is the thread, of `w`; `p` is the thread's element of x."""
     return _DECLARED + _BEGIN + body + "\n}\n"
 
 
@@ -207,7 +207,7 @@ def test_a_sum_of_a_warp(options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(x, np.repeat(np.arange(128).reshape(4, 32).sum(1), 32))
 
 
-# Half of each warp goes through a barrier of its own mask, the other half through none; then all meet.
+# Half of each warp goes through a barrier of its own mask, the other through none; then all meet.
 MASKS = kernel("""
   %lane = and i64 %t, 31
   %low = icmp ult i64 %lane, 16
@@ -357,18 +357,21 @@ def test_checked_code_runs_threads_and_blocks_in_the_order_that_is_given() -> No
     threads, blocks = np.array([2, 0, 3, 1]), np.array([1, 0])
     order = np.array([threads.ctypes.data, blocks.ctypes.data])
     x = np.zeros(9, np.int64)
+    words = np.array([x.ctypes.data, 0])
     memory = np.zeros(code.memory_bytes(4) + 64, np.uint8)
     start = -memory.ctypes.data % 64
     status = entry_of(code)(
-        np.array([x.ctypes.data, 0]).ctypes.data, memory[start:].ctypes.data, 0, 2, 4, 1, 1, 2, 1, 1, 0,
-        None, order.ctypes.data,
+        words.ctypes.data, memory[start:].ctypes.data, 0, 2, 4, 1, 1, 2, 1, 1, 0, None,
+        order.ctypes.data,
     )  # fmt: skip
     assert status == 0
     np.testing.assert_array_equal(x, [8, 5, 7, 4, 6, 1, 3, 0, 2])
     assert [call[1] for call in seen] == [1, 0] and {call[3] for call in seen} == {9}
 
 
-@pytest.mark.parametrize("text", [ROTATE, WARPS, NOTING, GRID], ids=["block", "warp", "note", "grid"])
+@pytest.mark.parametrize(
+    "text", [ROTATE, WARPS, NOTING, GRID], ids=["block", "warp", "note", "grid"]
+)
 def test_code_for_aarch64_is_assembled(text: str) -> None:
     machine = target_machine("aarch64-unknown-linux-gnu", "neoverse-n1", "")
     module = llvm.parse_assembly(write_module(text, "kernel")[0].replace("x86_64", "aarch64"))

@@ -1,25 +1,26 @@
 """The code of a kernel's blocks: its regions, and how a block goes from one to the next.
 
-A block goes from barrier to barrier as a whole. Where threads meet by warps, the warps run one after the
-other, each from a barrier of the block to the next one (a *phase*), region by region.
+A block goes from barrier to barrier as a whole. Where threads meet by warps, the warps run one
+after the other, each from a barrier of the block to the next one (a *phase*), region by region.
 
 A region exists in up to two copies. All threads that wait at its start is the usual case; in the
 *masked* copy only those run that wait there, since others have returned or wait elsewhere.
 
-Uniform values are variables of the function: `na.u.V` of the block; in phases `na.w.V` of the warp, which
-begins with what the block had, `na.p.V`, and ends by writing the block's.
+Uniform values are variables of the function: `na.u.V` of the block; in phases `na.w.V` of the warp,
+which begins with what the block had, `na.p.V`, and ends by writing the block's.
 """
 
 from __future__ import annotations
 
+from numbasync.backend.cpu.regions.corner_values import HoistedChecks
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import ALL
-from numbasync.backend.cpu.regions.hoisted_checks import HoistedChecks, hoist_checks
+from numbasync.backend.cpu.regions.hoisted_checks import hoist_checks
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.region import NEVER, Region, Settings, Written
 from numbasync.backend.cpu.regions.region_code import RegionCode
-from numbasync.backend.cpu.regions.state_lines import access, cases, wide, widened
+from numbasync.backend.cpu.regions.state_lines import access, cases, choose, wide, widened
 from numbasync.backend.cpu.regions.warps_code import WarpPhases
 
 MASKED_STATE = 1 << 20  # added to the state of a waiting block some of whose threads have returned
@@ -95,18 +96,8 @@ class BlocksCode:
     def write(self) -> list[str]:
         """All states, from the label `states` on."""
         first = self._begin(0)
-        write = {
-            "block": lambda n, m: self._write_region(Level.BLOCK, n, m),
-            "warp": lambda n, m: self._write_region(Level.WARP, n, m),
-            "phase": self.warps.write_phase,
-            "grid": self._write_grid,
-            "resumed": self._write_resumed,
-            "warps apart": lambda n, m: self.warps.write_choice(),
-            "end of warps": lambda n, m: self.warps.write_end(),
-        }
         while self._wanted:
-            kind, number, masked = self._wanted.pop()
-            write[kind](number, masked)
+            self._write_state(*self._wanted.pop())
         if self.warps.phases:
             self.warps.write_next()
         lines = self.out.lines
@@ -123,6 +114,23 @@ class BlocksCode:
             f"  switch i32 %na.state.now, label %impossible [ {cases(labels)} ]",
         ]
         return lines
+
+    def _write_state(self, kind: str, number: int, masked: bool) -> None:
+        match kind:
+            case "block":
+                self._write_region(Level.BLOCK, number, masked)
+            case "warp":
+                self._write_region(Level.WARP, number, masked)
+            case "phase":
+                self.warps.write_phase(number, masked)
+            case "grid":
+                self._write_grid(number, masked)
+            case "resumed":
+                self._write_resumed(number, masked)
+            case "warps apart":
+                self.warps.write_choice()
+            case _:
+                self.warps.write_end()
 
     def _write_region(self, level: Level, number: int, masked: bool) -> None:
         lines = self.out.lines
@@ -181,7 +189,7 @@ class BlocksCode:
     ) -> None:
         code = RegionCode(
             self.kernel, self.kept, self._layout, self._settings, region, level, masked, self.out,
-            suffix, hoisted and hoisted.taken, hoisted and hoisted.facts,
+            suffix, hoisted.taken if hoisted else None, hoisted.facts if hoisted else None,
         )  # fmt: skip
         code.write()
         if level is Level.WARP:
@@ -235,8 +243,7 @@ class BlocksCode:
         lines = self.out.lines
         self.copy_alive(tag, "0", "%na.threads")
         lines += [
-            f"  %{tag}.choice = call i32 @na.choose(ptr %na.next, ptr %na.next, i64 0, i64 %na.threads, "
-            f"i32 {min(soft, default=-2)}, i32 {max(soft, default=-2)}, i1 {int(self._strict)}, i1 0)",
+            choose(f"%{tag}.choice", "%na.next", "0", "%na.threads", soft, is_strict=self._strict),
             f"  switch i32 %{tag}.choice, label %diverged [ {cases(labels)} ]",
         ]
 
@@ -246,7 +253,10 @@ class BlocksCode:
                 f"  %{tag}.ap = getelementptr inbounds i32, ptr %na.alive, i64 {base}",
                 f"  %{tag}.np = getelementptr inbounds i32, ptr %na.next, i64 {base}",
                 f"  %{tag}.nb = shl i64 {count}, 2",
-                f"  call void @llvm.memcpy.p0.p0.i64(ptr %{tag}.ap, ptr %{tag}.np, i64 %{tag}.nb, i1 0)",
+                (
+                    f"  call void @llvm.memcpy.p0.p0.i64(ptr %{tag}.ap, ptr %{tag}.np, "
+                    f"i64 %{tag}.nb, i1 0)"
+                ),
             ]
 
     def uniform_at(self, number: int) -> list[tuple[str, str]]:
@@ -299,7 +309,8 @@ class BlocksCode:
         lines = []
         if "present" in self.kernel.memory:
             lines.append(
-                f"  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, i64 {self._layout.present_bytes}, i1 0)"
+                "  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, "
+                f"i64 {self._layout.present_bytes}, i1 0)"
             )
         if self.kernel.asks_who_is_alive:
             lines.append("  call void @na.fill(ptr %na.alive, i64 0, i64 %na.threads, i32 1)")

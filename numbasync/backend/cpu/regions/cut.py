@@ -214,7 +214,8 @@ def _split_at_barriers(kernel: CutKernel) -> None:
     pieces: dict[str, str] = {}  # the last piece of each block
     found: dict[str, list[Instruction]] = {}
     for name, code in blocks.items():
-        current, own = name, []
+        current = name
+        own: list[Instruction] = []
         found[name] = own
         for i in code:
             level = _LEVELS.get(i.callee)

@@ -31,7 +31,10 @@ def write_failures(kernel: CutKernel, layout: Layout, regions: list[Region]) -> 
             for name, kind in NOTE:
                 v = f"%failed.{name}"
                 lines += [
-                    f"  {v}.p = getelementptr inbounds {kind}, ptr %na.note_{name}, i64 %failed.first",
+                    (
+                        f"  {v}.p = getelementptr inbounds {kind}, ptr %na.note_{name}, "
+                        "i64 %failed.first"
+                    ),
                     f"  {v}.v = load {kind}, ptr {v}.p",
                     f"  {v} = sext i32 {v}.v to i64"
                     if kind == "i32"
@@ -39,13 +42,16 @@ def write_failures(kernel: CutKernel, layout: Layout, regions: list[Region]) -> 
                 ]
                 values.append(f"i64 {v}")
             lines.append(
-                f"  call void @na.record(ptr %na.memory, {', '.join(values)}, i64 %failed.first, {where})"
+                f"  call void @na.record(ptr %na.memory, {', '.join(values)}, "
+                f"i64 %failed.first, {where})"
             )
         lines += [
             f"  ret i32 {FAILED_STATUS}",
             "failed.raised:",
-            f"  call void @na.record(ptr %na.memory, i64 {RAISED}, i64 -1, i64 0, i64 0, i64 0, "
-            f"i64 %failed.first, {where})",
+            (
+                f"  call void @na.record(ptr %na.memory, i64 {RAISED}, i64 -1, i64 0, "
+                f"i64 0, i64 0, i64 %failed.first, {where})"
+            ),
         ]
         if "%na.excinfos" in layout.names():
             lines += [

@@ -5,10 +5,11 @@ RAISED, DIVERGED = 2, 3  # kinds of a record, as in `record`
 FAILED_STATUS = 3
 
 CHOOSE = f"""
-; Where those threads go on together: of soft barriers (of warps, of loops) the first at which anybody waits
-; and whose members are all there; else the one barrier at which all wait who have not returned. 0: all
-; have returned. -1: they wait at different barriers.
-define internal i32 @na.choose(ptr %next, ptr %masks, i64 %base, i64 %count, i32 %soft_first, i32 %soft_last, i1 %strict, i1 %has_masks) noinline {{
+; Where those threads go on together: of soft barriers (of warps, of loops) the first at which
+; anybody waits and whose members are all there; else the one barrier at which all wait who have not
+; returned. 0: all have returned. -1: they wait at different barriers.
+define internal i32 @na.choose(ptr %next, ptr %masks, i64 %base, i64 %count, i32 %soft_first,
+    i32 %soft_last, i1 %strict, i1 %has_masks) noinline {{
 top:
   br label %scan
 scan:
@@ -111,7 +112,8 @@ decided:
   ret i32 %found
 }}
 ; The record of threads that do not come to a barrier at which others wait.
-define internal void @na.diverged(ptr %record, ptr %next, i64 %count, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {{
+define internal void @na.diverged(ptr %record, ptr %next, i64 %count, i64 %wx, i64 %wy, i64 %bx,
+    i64 %by, i64 %bz) noinline cold {{
 top:
   %kind = load i64, ptr %record
   %is_free = icmp eq i64 %kind, 0
@@ -147,7 +149,8 @@ write:
   %s = getelementptr inbounds i32, ptr @na.sites, i64 %e64
   %site32 = load i32, ptr %s
   %site = sext i32 %site32 to i64
-  call void @na.record(ptr %record, i64 {DIVERGED}, i64 %site, i64 0, i64 %n1, i64 %count, i64 %missing1, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz)
+  call void @na.record(ptr %record, i64 {DIVERGED}, i64 %site, i64 0, i64 %n1, i64 %count,
+    i64 %missing1, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz)
   br label %end
 end:
   ret void
@@ -156,7 +159,8 @@ end:
 
 RECORD = (
     """
-define internal void @na.record(ptr %record, i64 %kind, i64 %site, i64 %a, i64 %b, i64 %c, i64 %thread, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {
+define internal void @na.record(ptr %record, i64 %kind, i64 %site, i64 %a, i64 %b, i64 %c,
+    i64 %thread, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {
   %old = load i64, ptr %record
   %is_free = icmp eq i64 %old, 0
   br i1 %is_free, label %write, label %end
@@ -167,7 +171,8 @@ write:
   %z = udiv i64 %row, %wy
 """
     + "".join(
-        f"  %p{i} = getelementptr inbounds i64, ptr %record, i64 {i}\n  store i64 {value}, ptr %p{i}\n"
+        f"  %p{i} = getelementptr inbounds i64, ptr %record, i64 {i}\n"
+        f"  store i64 {value}, ptr %p{i}\n"
         for i, value in enumerate(
             ["%kind", "%site", "%a", "%b", "%c", "%bx", "%by", "%bz", "%x", "%y", "%z"]
         )

@@ -1,11 +1,11 @@
 """Checks of indices before a region's loop over threads, instead of in it.
 
 An index that grows by the same number from thread to thread, and from round to round of a loop that
-counts, is in range everywhere if it is at the corners: for the first and the last thread, in the first
-and the last round. A condition around it (`if i < n:`) limits which thread is the last. If all checks of
-a region are such ones, it is written twice: without checks, for when the corners are in range,
-and with them, which finds the thread that is not. (LLVM would make masked stores of what a thread that fails
-leaves behind, in each round.)
+counts, is in range everywhere if it is at the corners: for the first and the last thread, in the
+first and the last round. A condition around it (`if i < n:`) limits which thread is the last. If
+all checks of a region are such ones, it is written twice: without checks, for when the corners are
+in range, and with them, which finds the thread that is not. (LLVM would make masked stores of what
+a thread that fails leaves behind, in each round.)
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Hoister(CornerValues):
         match = _COMPARISON.match(i.text)
         if match is not None:
             predicate = match[2] if truth else _OPPOSITE[match[2]]
-            return [self._ordered(_Test(predicate, *match.group(3, 4, 5), bool(match[1])))]
+            return [self._ordered(_Test(predicate, match[3], match[4], match[5], bool(match[1])))]
         operands = [part.rsplit(" ", 1)[-1] for part in split_list(i.text)] if i.text else []
         if i.opcode == "xor" and operands[1] == "true":
             return self._tests(operands[0], not truth)

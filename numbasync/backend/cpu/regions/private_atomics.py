@@ -1,7 +1,8 @@
-"""Atomic operations on memory of the block: one processor runs all of its threads, so they need no lock.
+"""Atomic operations on memory of the block: one processor runs all of its threads, so they need no
+lock.
 
-They are written as a load, an operation and a store, about which LLVM is told nothing: that the threads'
-accesses do not depend on each other is not true of them.
+They are written as a load, an operation and a store, about which LLVM is told nothing: that the
+threads' accesses do not depend on each other is not true of them.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from numbasync.backend.cpu.regions.cut import BARRIER, FAIL, CutKernel, Level
-from numbasync.backend.cpu.regions.instructions import Instruction
+from numbasync.backend.cpu.regions.instructions import Instruction, is_plain
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
 from numbasync.backend.cpu.regions.private_atomics import without_lock
 from numbasync.backend.cpu.regions.region import NEVER, NOTE, Region, Settings, Written, with_ways
+from numbasync.backend.cpu.regions.state_lines import is_alive_lines, latch_lines
 from numbasync.backend.cpu.regions.thread_loops import Loops
 
 
@@ -35,7 +36,8 @@ class RegionCode:
         if taken:
             self._blocks, region = with_ways(kernel, region, taken)
         self.region, self.level, self.masked = region, level, masked
-        self.tag = f"{'w' if level is Level.WARP else 'r'}{region.start}{'m' if masked else ''}{suffix}"
+        letter = "w" if level is Level.WARP else "r"
+        self.tag = f"{letter}{region.start}{'m' if masked else ''}{suffix}"
         self.varies = region.varies or masked
         self._out = out
         self._facts = dict(facts or {})
@@ -78,7 +80,8 @@ class RegionCode:
             self._place(f"%{tag}.o.{v[1:]}", self._kept.uniform[v])
             if self.varies:
                 lines.append(
-                    f"  %{tag}.o0.{v[1:]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}"
+                    f"  %{tag}.o0.{v[1:]} = load {self._kept.uniform[v]}, "
+                    f"ptr {self.uniform_place(v)}"
                 )
                 lines.append(
                     f"  store {self._kept.uniform[v]} %{tag}.o0.{v[1:]}, ptr %{tag}.o.{v[1:]}"
@@ -89,7 +92,8 @@ class RegionCode:
         for v in self._loaded:
             if v in self._kept.uniform:
                 lines.append(
-                    f"  {self._initial[v]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}"
+                    f"  {self._initial[v]} = load {self._kept.uniform[v]}, "
+                    f"ptr {self.uniform_place(v)}"
                 )
         for i in self._made_before:
             lines.append(f"  {self._initial[i.result]} = {i.renamed(self._initial_names)}")
@@ -97,7 +101,7 @@ class RegionCode:
         lines += loops.head()
         self._write_body()
         if self.varies and not self.masked:
-            lines += self._latch()
+            lines += latch_lines(tag)
         lines += loops.tail()
         lines.append(f"{tag}.after:")
         for v in self._uniform_outs:
@@ -133,7 +137,7 @@ class RegionCode:
             if v not in self._demoted:
                 self._names[v] = self._initial[v]
         self._initial_names = {**self._names, **self._initial}
-        once = {v for v in self._loaded if v in kept.uniform}
+        once = {v for v in self._loaded if v in kept.uniform} | set(self._facts)
         of_thread = {f"%na.{c}" for c in ("tx", "ty", "tz", "tid")} | set(self._kernel.local_arrays)
         inside = set(self.region.blocks)
         # Names of demoted values that are loaded at the end of a block for phis behind it.
@@ -147,7 +151,7 @@ class RegionCode:
         }
         self._made_before, self._made_inside = [], []
         for i in needed_remade:
-            if all(u in once or u in self._facts or (u in self._kernel.names and u not in of_thread) for u in i.uses):
+            if all(u in once or (u in self._kernel.names and u not in of_thread) for u in i.uses):
                 once.add(i.result)
                 self._made_before.append(i)
             else:
@@ -207,12 +211,13 @@ class RegionCode:
             ]
         for array, (kind, _) in self._kernel.local_arrays.items():
             lines.append(
-                f"  {self._names[array]} = getelementptr inbounds {kind}, ptr %na.local.{array[1:]}, "
-                f"i64 %{tag}.na.tid"
+                f"  {self._names[array]} = getelementptr inbounds {kind}, "
+                f"ptr %na.local.{array[1:]}, i64 %{tag}.na.tid"
             )
         if self._has_excinfo():
             lines.append(
-                f"  %{tag}.excinfo = getelementptr inbounds ptr, ptr %na.excinfos, i64 %{tag}.na.tid"
+                f"  %{tag}.excinfo = getelementptr inbounds ptr, ptr %na.excinfos, "
+                f"i64 %{tag}.na.tid"
             )
         for v in self._loaded:
             if v in self._kept.per_thread:
@@ -259,7 +264,8 @@ class RegionCode:
                 lines.append(f"  {self._names[i.result]} = phi {flags}{i.type} {joined}")
                 if i.result in self._demoted:
                     late.append(
-                        f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}"
+                        f"  store {i.type} {self._names[i.result]}, "
+                        f"ptr %{self.tag}.d.{i.result[1:]}"
                     )
                 continue
             self._write_instruction(block, i)
@@ -276,7 +282,8 @@ class RegionCode:
                         if b == block and v in self._demoted and v not in done:
                             done.add(v)
                             lines.append(
-                                f"  %{self.tag}.e.{b[1:]}.{v[1:]} = load {self._type_of(v)}, ptr %{self.tag}.d.{v[1:]}"
+                                f"  {self._phi_names[v, b]} = load {self._type_of(v)}, "
+                                f"ptr %{self.tag}.d.{v[1:]}"
                             )
         if i.opcode == BARRIER:
             number = next(b.number for b in self._kernel.barriers if b.block == block)
@@ -298,15 +305,19 @@ class RegionCode:
             self._write_note(i, names)
             return
         if i.callee == "@na.is_alive":
-            self._write_is_alive(i, names)
+            if i.result in self._demoted:
+                raise UnknownFormError("na.is_alive of a value that is kept in its own loop")
+            value = i.arguments()[0].rsplit(" ", 1)[1]
+            lines += is_alive_lines(names[i.result], names.get(value, value))
             return
         text = i.renamed(names)
         plain = None
         if i.opcode == "atomicrmw":
-            plain = without_lock(text, names[i.result], i.uses[0] in self._kernel.private_addresses())
+            is_private = i.uses[0] in self._kernel.private_addresses()
+            plain = without_lock(text, names[i.result], is_private)
         if plain is not None:
             lines += plain
-        elif i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
+        elif i.opcode in ("load", "store") and is_plain(i):
             text += self._group
         if plain is None:
             lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
@@ -328,7 +339,8 @@ class RegionCode:
         for v in self._uniform_outs:
             if v in wanted:
                 lines.append(
-                    f"  store {kept.uniform[v]} {self._current(v, lines)}, ptr %{self.tag}.o.{v[1:]}"
+                    f"  store {kept.uniform[v]} {self._current(v, lines)}, "
+                    f"ptr %{self.tag}.o.{v[1:]}"
                 )
             elif not self.varies:
                 lines.append(f"  store {kept.uniform[v]} poison, ptr %{self.tag}.o.{v[1:]}")
@@ -348,21 +360,6 @@ class RegionCode:
         lines.append(
             f"  br label %{self.tag}.{'latch' if self.varies and not self.masked else 'next'}"
         )
-
-    def _latch(self) -> list[str]:
-        """What is done behind each thread, if threads may end at different barriers."""
-        x = f"%{self.tag}.latch"
-        return [
-            f"{self.tag}.latch:",
-            f"  {x}.n = load i32, ptr %na.last",
-            f"  {x}.a = load i32, ptr %na.least",
-            f"  {x}.b = call i32 @llvm.smin.i32(i32 {x}.a, i32 {x}.n)",
-            f"  store i32 {x}.b, ptr %na.least",
-            f"  {x}.c = load i32, ptr %na.most",
-            f"  {x}.d = call i32 @llvm.smax.i32(i32 {x}.c, i32 {x}.n)",
-            f"  store i32 {x}.d, ptr %na.most",
-            f"  br label %{self.tag}.next",
-        ]
 
     def _write_failure(self, status: str) -> None:
         lines, tag = self._out.lines, self.tag
@@ -387,20 +384,3 @@ class RegionCode:
             self._out.lines += self.store_of_thread(
                 f"%na.note_{field_name}", kind, names.get(value, value)
             )
-
-    def _write_is_alive(self, i: Instruction, names: dict[str, str]) -> None:
-        value = i.arguments()[0].rsplit(" ", 1)[1]
-        value = names.get(value, value)
-        result = names[i.result]
-        inside, at, p, alive = (self._fresh("l") for _ in range(4))
-        self._out.lines += [
-            f"  {inside} = icmp ult i64 {value}, %na.threads",
-            f"  {at} = select i1 {inside}, i64 {value}, i64 0",
-            f"  {p} = getelementptr inbounds i32, ptr %na.alive, i64 {at}",
-            f"  {alive} = load i32, ptr {p}",
-            f"  {result}.n = icmp ne i32 {alive}, 0",
-            f"  {result}.a = and i1 {result}.n, {inside}",
-            f"  {result} = zext i1 {result}.a to i32",
-        ]
-        if i.result in self._demoted:
-            raise UnknownFormError("na.is_alive of a value that is kept in its own loop")

@@ -23,8 +23,10 @@ def extents() -> str:
 def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> list[str]:
     """What is called from outside: it takes the arguments and the memory apart."""
     lines = [
-        f"define i32 @{SYMBOL}(ptr %arguments, ptr align 64 %memory, i64 %first, i64 %end, {extents()}, "
-        "i64 %na.dynamic_bytes, ptr %excinfo, ptr %order) {",
+        (
+            f"define i32 @{SYMBOL}(ptr %arguments, ptr align 64 %memory, i64 %first, i64 %end, "
+            f"{extents()}, i64 %na.dynamic_bytes, ptr %excinfo, ptr %order) {{"
+        ),
         "top:",
         *(f"  %na.{e}64 = zext nneg i32 %na.{e} to i64" for e in ("wx", "wy", "wz")),
         "  %rows = mul nuw nsw i64 %na.wy64, %na.wz64",
@@ -57,15 +59,18 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         lines += _addresses(layout, "%memory", "m")
         addresses = ", ".join(f"ptr {n.replace('%na.', '%m.')}" for n in layout.names())
         lines += [
-            f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %memory, i64 %first, "
-            f"i64 %end, {rest})",
+            (
+                f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %memory, "
+                f"i64 %first, i64 %end, {rest})"
+            ),
             "  ret i32 %r",
             "}",
         ]
         return lines
     state = next(offset for name, offset in layout.fixed if name == "%na.state")
     addresses = ", ".join(f"ptr {n.replace('%na.', '%m.')}" for n in layout.names())
-    return lines + [
+    return [
+        *lines,
         f"  %state_at.0 = add nuw nsw i64 %dynamic, {layout.dynamic_offset + state}",
         "  br label %clear",
         "clear:",
@@ -89,7 +94,10 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         "  %b.m = getelementptr inbounds i8, ptr %memory, i64 %b.o",
         *_addresses(layout, "%b.m", "m"),
         "  %b1 = add nuw nsw i64 %b, 1",
-        f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %b.m, i64 %b, i64 %b1, {rest})",
+        (
+            f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %b.m, i64 %b, "
+            f"i64 %b1, {rest})"
+        ),
         "  %bad = icmp ne i32 %r, 0",
         "  br i1 %bad, label %stop, label %each.next",
         "each.next:",
@@ -129,8 +137,10 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         "  %bq = udiv i64 %f, %gx64",
         "  %by = urem i64 %bq, %gy64",
         "  %bz = udiv i64 %bq, %gy64",
-        f"  call void @na.record(ptr %f.m, i64 {DIVERGED}, i64 %site, i64 0, i64 %threads, i64 %threads, i64 0, "
-        "i64 %na.wx64, i64 %na.wy64, i64 %bx, i64 %by, i64 %bz)",
+        (
+            f"  call void @na.record(ptr %f.m, i64 {DIVERGED}, i64 %site, i64 0, i64 %threads, "
+            "i64 %threads, i64 0, i64 %na.wx64, i64 %na.wy64, i64 %bx, i64 %by, i64 %bz)"
+        ),
         "  br label %stop",
         "stop:",
         f"  %result = phi i32 [ %r, %each ], [ 0, %met ], [ {FAILED_STATUS}, %write ]",
@@ -158,7 +168,7 @@ def _addresses(layout: Layout, memory: str, letter: str) -> list[str]:
             f"  %{letter}.{name[4:]} = getelementptr inbounds i8, ptr {memory}, i64 {offset}"
         )
     lines += [
-        f"  %{letter}.dynamic = getelementptr inbounds i8, ptr {memory}, i64 {layout.dynamic_offset}",
+        f"  %{letter}.dynamic = getelementptr i8, ptr {memory}, i64 {layout.dynamic_offset}",
         f"  %{letter}.behind = getelementptr inbounds i8, ptr %{letter}.dynamic, i64 %dynamic",
     ]
     lines += [

@@ -1,7 +1,7 @@
 """The code of blocks whose threads meet by warps: one warp after the other, region by region.
 
-A warp goes from one barrier of the block to the next one. Where its lanes come apart, it goes on with those
-of them who wait at the first barrier for which all lanes of the mask are there.
+A warp goes from one barrier of the block to the next one. Where its lanes come apart, it goes on
+with those of them who wait at the first barrier for which all lanes of the mask are there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from numbasync.backend.cpu.regions.cut import Level
 from numbasync.backend.cpu.regions.helper_code import ALL
-from numbasync.backend.cpu.regions.state_lines import cases, copy_lines
+from numbasync.backend.cpu.regions.state_lines import cases, choose, copy_lines
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.regions.blocks_code import BlocksCode
@@ -84,10 +84,11 @@ class WarpPhases:
             lines.append(f"  br label {self._blocks.begin_warp(number)}")
             return
         lines += [  # of this barrier alone, as if no other was soft
-            f"  %{tag}.choice = call i32 @na.choose(ptr %na.next, ptr %na.next, i64 %{tag}.base, "
-            f"i64 %{tag}.lanes, i32 -2, i32 -2, i1 0, i1 0)",
-            f"  switch i32 %{tag}.choice, label {self._blocks.begin_warp(number, masked=True)} ["
-            f" i32 0, label %warp_to_0m i32 {number + ALL}, label {self._blocks.begin_warp(number)} ]",
+            choose(f"%{tag}.choice", "%na.next", f"%{tag}.base", f"%{tag}.lanes", ()),
+            (
+                f"  switch i32 %{tag}.choice, label {self._blocks.begin_warp(number, masked=True)} "
+                f"[ {cases({0: '%warp_to_0m', number + ALL: self._blocks.begin_warp(number)})} ]"
+            ),
         ]
 
     def leave_region(self, code: RegionCode) -> None:
@@ -120,7 +121,8 @@ class WarpPhases:
             if e:
                 labels[e + ALL] = f"%warp_to_{e}f"
         labels[0] = "%warp_to_0m"
-        has_masks = int(any(b.mask != "-1" for b in self._blocks.kernel.barriers))
+        has_masks = any(b.mask != "-1" for b in self._blocks.kernel.barriers)
+        masks = "%na.masks" if has_masks else "%na.next"
         lines += [
             "warp.dispatch:",
             "  %warp.base = load i64, ptr %na.base",
@@ -128,8 +130,7 @@ class WarpPhases:
         ]
         self._blocks.copy_alive("warp", "%warp.base", "%warp.lanes")
         lines += [
-            "  %warp.choice = call i32 @na.choose(ptr %na.next, ptr %na.masks, i64 %warp.base, "
-            f"i64 %warp.lanes, i32 {min(soft)}, i32 {max(soft)}, i1 0, i1 {has_masks})",
+            choose("%warp.choice", masks, "%warp.base", "%warp.lanes", soft),
             f"  switch i32 %warp.choice, label %warp_apart [ {cases(labels)} ]",
         ]
 
@@ -145,7 +146,10 @@ class WarpPhases:
                     lines += [
                         f"  %{tag}.base = load i64, ptr %na.base",
                         f"  %{tag}.lanes = load i64, ptr %na.lanes",
-                        f"  call void @na.fill(ptr %na.next, i64 %{tag}.base, i64 %{tag}.lanes, i32 {e})",
+                        (
+                            f"  call void @na.fill(ptr %na.next, i64 %{tag}.base, "
+                            f"i64 %{tag}.lanes, i32 {e})"
+                        ),
                     ]
                 if e:
                     for kind, v in self._blocks.uniform_at(e):
