@@ -38,6 +38,7 @@ from numbasync.errors import UnsupportedKernelError
 _FAST = ("contract", "arcp", "afn")
 _SPACE = re.compile(r" addrspace\(\d+\)")
 _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global) \[0 x .*$', re.M)
+_BARRIERS = ("na.barrier", "na.warp_barrier", "na.grid_barrier")
 _PURE = "memory(none) nounwind willreturn"
 
 
@@ -64,6 +65,8 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         name = result.fndesc.llvm_func_name
         _define_rest(context, name)
         _refuse_unknown(session)
+        if "barrier" in session.uses:
+            _refuse_meetings_in_recursion(session)
         arguments = _add_kernel(session, name, code)
     if session.refused:
         raise UnsupportedKernelError(f"kernel {function.__name__} uses {session.refused}.")
@@ -108,15 +111,37 @@ def _define_rest(context: TargetContext, name: str) -> None:
         reached.add(function)
         if not function.blocks:
             define(function, context)
-        waiting += [
-            instruction.callee
-            for block in function.blocks
-            for instruction in block.instructions
-            if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
-        ]
+        waiting += _called(function)
     for function in session.module.functions:
         if function not in reached:
             del session.module.globals[function.name]
+
+
+def _called(function: Any) -> list[Any]:
+    """The functions that one calls."""
+    return [
+        instruction.callee
+        for block in function.blocks
+        for instruction in block.instructions
+        if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
+    ]
+
+
+def _refuse_meetings_in_recursion(session: Session) -> None:
+    """Refuse a barrier in a function that calls itself, which cannot be written out."""
+    for dispatcher, results in session.compiled.items():
+        for result in results.values():
+            own = session.module.globals.get(result.fndesc.llvm_func_name)
+            reached: set[Any] = set()
+            waiting = [] if own is None else _called(own)
+            while waiting:
+                function = waiting.pop()
+                if function not in reached:
+                    reached.add(function)
+                    waiting += _called(function)
+            if own in reached and any(f.name in _BARRIERS for f in reached):
+                name = dispatcher.py_func.__name__
+                session.refused = f"a barrier in {name}, which calls itself"
 
 
 def _refuse_unknown(session: Session) -> None:
