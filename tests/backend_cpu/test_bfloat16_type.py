@@ -73,9 +73,7 @@ def added(z: Any, x: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", [loaded, stored, shared, added])
-def test_loads_stores_and_casts_call_no_cpp(
-    monkeypatch: pytest.MonkeyPatch, kernel: Any
-) -> None:
+def test_loads_stores_and_casts_call_no_cpp(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> None:
     """Else Numba keeps no kernel of a batch, and none with `cache=True`, on disk."""
     arrays = types.float32[::1], types.Array(bfloat16, 1, "C")
     library = library_of(monkeypatch, kernel, arrays)

@@ -1,4 +1,6 @@
-"""What the regions decide: what is uniform, what is kept how, which loops are turned, which checks go."""
+"""What the regions decide: what is uniform, what is kept how, which loops are turned, which checks
+go.
+"""
 
 from __future__ import annotations
 

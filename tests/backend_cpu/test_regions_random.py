@@ -1,4 +1,4 @@
-"""Random kernels by their regions: as if everything was kept once a thread, and as thread by thread."""
+"""Random kernels by their regions: as with everything once a thread, and as thread by thread."""
 
 from __future__ import annotations
 

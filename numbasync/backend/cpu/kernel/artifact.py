@@ -23,8 +23,8 @@ from numbasync.backend.cpu.target.refusals import refusal
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import CallerError, UnsupportedKernelError
 
-# Whether nothing is kept once for all threads. Tests set it, for kernels that are compiled from then
-# on: a value that is wrongly found to be the same for all threads gives other numbers without it.
+# Whether nothing is kept once for all threads. Tests set it, for kernels that are compiled from
+# then on: a value that is wrongly found to be the same for all gives other numbers without it.
 everything_apart = False
 
 

@@ -62,7 +62,8 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
     def of_a_gpu(self, function: Any, args: list[Any]) -> Any:
         """The call of something that only a GPU has, of which a note is made."""
         is_assembly = isinstance(function, ir.InlineAsm)
-        self.refuse(f"the assembly {function.asm!r:.40}" if is_assembly else f"a call of {function.name}")
+        what = f"the assembly {function.asm!r:.40}" if is_assembly else f"a call of {function.name}"
+        self.refuse(what)
         return super().call(function, args)
 
     def refuse(self, what: str) -> None:
