@@ -71,10 +71,6 @@ def pytest_configure(config: pytest.Config) -> None:
         # Read when devices are first listed.
         if os.environ.get("NUMBASYNC_CPU_ENGINE") != "interpreted":
             os.environ["NUMBASYNC_CPU_ENGINE"] = "compiled-lines"
-        # Where warnings are errors, this one stays a warning: the option asks for such kernels.
-        config.addinivalue_line(
-            "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"
-        )
     if options.lines:
         variants.compile_with_lines()
     config.stash[_tuned] = tuning.use(bool(tuning.requested))  # else not by itself in tests
