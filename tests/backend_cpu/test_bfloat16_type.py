@@ -14,8 +14,7 @@ from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 
 from numbasync.backend import bfloat16_type
-from numbasync.backend.cpu.library.options import types
-from numbasync.backend.cpu.library.small_floats import emitted
+from numbasync.backend.cpu.library.options import emitted, types
 
 number: Any = ml_dtypes.bfloat16
 bfloat16: Any = cuda.types.bfloat16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numba.core import types as numba_types
@@ -20,3 +21,23 @@ UNWRAPPED: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": Tru
 INLINED: Any = {**OPTIONS, **UNWRAPPED, "forceinline": True}
 # Of type Any: the functions that it creates are called without the first parameter.
 any_intrinsic: Any = intrinsic
+
+
+def emitted(result: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
+    """A function of one to three values of these types, by the instructions that `emit` builds."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return emit(builder, *args)
+
+    typed_code = result(*arguments), codegen
+
+    def one(tyctx: Any, a: Any):  # type: ignore[no-untyped-def]
+        return typed_code
+
+    def two(tyctx: Any, a: Any, b: Any):  # type: ignore[no-untyped-def]
+        return typed_code
+
+    def three(tyctx: Any, a: Any, b: Any, c: Any):  # type: ignore[no-untyped-def]
+        return typed_code
+
+    return any_intrinsic((one, two, three)[len(arguments) - 1])

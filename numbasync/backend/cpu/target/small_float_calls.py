@@ -11,7 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.library.small_float_bits import DOUBLE, FLOAT, Format, as_double
+from numbasync.backend.cpu.library.small_float_bits import (
+    DOUBLE,
+    FLOAT,
+    Format,
+    absolute,
+    as_double,
+    fused,
+    negated,
+)
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.compiled_calls import call_compiled
 from numbasync.backend.cpu.target.context import TargetContext, emits
@@ -92,22 +100,8 @@ def _comparison(sign: str, order: str) -> _Emit:
     return lambda builder, a, b: getattr(builder, f"fcmp_{order}")(sign, a, b)
 
 
-def _of_library(module: str, name: str) -> _Emit:
-    """An emission of `library`."""
-
-    def emit(builder: Any, *args: Any) -> Any:
-        found = importlib.import_module(f"numbasync.backend.cpu.library.{module}")
-        return getattr(found, name)(builder, *args)
-
-    return emit
-
-
 def _same(builder: Builder, a: Any) -> Any:
     return a
-
-
-_absolute = _of_library("small_floats", "absolute")
-_negated = _of_library("small_floats", "negated")
 
 
 def _relation(name: str, sign: str) -> _Emit:
@@ -121,8 +115,8 @@ _DIRECT: dict[Any, _Emit] = {
     **{f"__h{n}": _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"__h{n}_rn": _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"__h{n}": _relation(n, s) for n, s in _SIGNS.items()},
-    "__habs": _absolute, "__hneg": _negated, "abs": _absolute, "neg": _negated,
-    "__hfma": _of_library("small_float_functions", "fused"),
+    "__habs": absolute, "__hneg": negated, "abs": absolute, "neg": negated,
+    "__hfma": fused,
     "pos": _same,
     **{n: _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"i{n}": _arithmetic(i) for n, i in _OPERATIONS.items()},
@@ -184,5 +178,5 @@ def _register() -> None:
 
 
 _register()
-emits(operator.abs, types.float16)(_emitted(_absolute, types.float16))
-emits(math.fabs, types.float16)(_emitted(_absolute, types.float16))
+emits(operator.abs, types.float16)(_emitted(absolute, types.float16))
+emits(math.fabs, types.float16)(_emitted(absolute, types.float16))
