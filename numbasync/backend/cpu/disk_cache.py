@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba.core import caching
+from llvmlite import binding
+from numba.core import caching, config
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
@@ -98,16 +99,26 @@ def key_of_own() -> Hashable:
 @functools.cache
 def _version() -> str:
     """The versions of the packages, and a digest of the sources, that generate code."""
+    from importlib.metadata import PackageNotFoundError, version
+
     import llvmlite
     import numba
 
+    numba_cuda = "of numba"
+    with contextlib.suppress(PackageNotFoundError):
+        numba_cuda = version("numba-cuda")
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
-    return f"{numba.__version__} {llvmlite.__version__} {np.__version__} {digest.hexdigest()}"
+    versions = numba.__version__, numba_cuda, llvmlite.__version__, np.__version__
+    return f"{' '.join(versions)} {digest.hexdigest()}"
 
 
 @functools.cache
 def _target() -> Any:
-    context: Any = cpu_target.target_context
-    return context.codegen().magic_tuple()
+    """What code is made for. Numba's compiler for the processor, which has settings for it, is not
+    started for that.
+    """
+    features = binding.get_host_cpu_features().flatten()
+    settings = config.CPU_NAME, config.CPU_FEATURES
+    return binding.get_process_triple(), binding.get_host_cpu_name(), features, settings

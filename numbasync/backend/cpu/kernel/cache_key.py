@@ -6,8 +6,10 @@ values of the names in them.
 
 from __future__ import annotations
 
+import dis
 import enum
 import hashlib
+import sys
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
@@ -17,8 +19,10 @@ from numba.core.types import Type
 
 from numbasync.backend.cpu.disk_cache import key_of_own
 from numbasync.backend.cpu.program_functions import declared_types, device_function
+from numbasync.backend.shared_layout import SharedLayout
 
-_OURS = ("numbasync", "numba", "numpy", "builtins", "math", "operator", "cmath", "ctypes")
+# Modules whose versions are in the key.
+_VERSIONED = ("numba", "numpy", "builtins", "math", "operator", "cmath", "ctypes")
 
 
 class _NamelessError(Exception):
@@ -44,11 +48,11 @@ def _function(function: types.FunctionType, seen: set[types.FunctionType]) -> It
     code = function.__code__
     yield from _code(code)
     yield _value(function.__defaults__, "", set(), seen)
-    names = set(_names(code))
+    names, globals_named = set(_names(code)), set(_globals(code))
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if cell != types.CellType():
             yield _value(cell.cell_contents, name, names, seen)
-    for name in sorted(names & function.__globals__.keys()):
+    for name in sorted(globals_named & function.__globals__.keys()):
         yield _value(function.__globals__[name], name, names, seen)
 
 
@@ -61,6 +65,16 @@ def _code(code: types.CodeType) -> Iterator[str]:
             yield from _code(constant)
         else:
             yield f"{type(constant).__name__} {constant!r}"
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """The names of globals in a function, and in those within it."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals(constant)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -85,6 +99,8 @@ def _value(value: Any, name: str, names: set[str], seen: set[types.FunctionType]
         return f"{name}={value.__qualname__} {[(m.name, repr(m.value)) for m in value]}"
     if isinstance(value, enum.Enum):
         return f"{name}={value!r}"
+    if isinstance(value, SharedLayout):
+        return f"{name}={value.__reduce__()}"
     description = _described(value)
     if description is None:
         raise _NamelessError
@@ -94,10 +110,14 @@ def _value(value: Any, name: str, names: set[str], seen: set[types.FunctionType]
 def _module(
     module: types.ModuleType, name: str, names: set[str], seen: set[types.FunctionType]
 ) -> str:
-    if module.__name__.split(".")[0] in _OURS:  # the versions of these are in the key
+    if module.__name__.split(".")[0] in _VERSIONED:
         return f"{name}={module.__name__}"
-    used = sorted(names & vars(module).keys())
-    inner = [_value(vars(module)[n], n, names - {n}, seen) for n in used]
+    parts = {
+        n: sys.modules.get(f"{module.__name__}.{n}") for n in names
+    }  # some come when asked for
+    parts = {n: part for n, part in parts.items() if part is not None}
+    parts |= {n: vars(module)[n] for n in names & vars(module).keys()}
+    inner = [_value(part, n, names - {n}, seen) for n, part in sorted(parts.items())]
     return f"{name}={module.__name__} {inner}"
 
 
@@ -126,6 +146,6 @@ def _name_of(value: Any) -> str | None:
     module = getattr(value, "__module__", None) or type(value).__module__
     if not isinstance(name, str) or not isinstance(module, str):
         return None
-    if module.split(".")[0] not in _OURS:
+    if module.split(".")[0] not in ("numbasync", *_VERSIONED):
         return None
     return f"{module} {getattr(value, '__qualname__', '')} {name}"
