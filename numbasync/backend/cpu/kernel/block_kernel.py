@@ -92,6 +92,7 @@ class BlockKernel(ProcessorCode, ABC):
     @abstractmethod
     def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
         """Raise the error of a kernel that was stopped by `error`, from its record."""
+        raise NotImplementedError
 
     @abstractmethod
     def run_checked(
