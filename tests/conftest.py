@@ -33,7 +33,7 @@ SLOW = (
     "test_paged_attention.py", "test_attention_threads.py", "test_sentence_short.py",
     "test_plugin.py", "test_examples.py", "test_programs.py", "test_batch_tuning.py",
     "test_cuda_math.py", "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
-    "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py", "test_batch.py",
+    "test_batch_plan.py", "test_cuda_integers.py", "test_random_kernels.py", "test_batch.py",
     "test_cuda_warps.py", "test_bench.py", "test_checked.py", "test_races.py",
     "test_cuda_algorithms.py", "test_cuda_libdevice.py", "test_batch_compute.py",
     "test_upload_waits.py", "test_large_uploads.py", "test_every_moment.py",

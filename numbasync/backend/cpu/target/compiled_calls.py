@@ -44,5 +44,5 @@ def call_compiled(
     value = context.data_model_manager[result.signature.return_type].from_return(
         builder, builder.load(place)
     )
-    assert value.type == returned
+    assert value.type == returned  # of both compilers
     return result.signature.return_type, value
