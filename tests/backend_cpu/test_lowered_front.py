@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import linecache
+import re
 from collections import namedtuple
 from collections.abc import Iterable
 from types import ModuleType
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import cuda, float32, int64
 from numba.core.errors import NumbaError
 from numba.cuda import extending, types
@@ -278,7 +279,7 @@ def test_what_only_a_gpu_has_is_refused_by_name() -> None:
     intrinsic: Any = extending.intrinsic
 
     @intrinsic
-    def own(typingctx: Any) -> Any:
+    def own(typingctx: Any):  # type: ignore[no-untyped-def]
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             kind = ir.FunctionType(ir.IntType(32), [])
             return builder.call(ir.Function(builder.module, kind, "llvm.nvvm.nowhere"), [])
@@ -308,6 +309,8 @@ def accessing(z, x):  # type: ignore[no-untyped-def]
     cuda.threadfence_block()
     z[2:] = 3
     z[-1] += 1
+    for v in x:
+        z[1] = v
 
 
 def test_checked_kernels_tell_each_access() -> None:
@@ -324,10 +327,11 @@ def test_checked_kernels_tell_each_access() -> None:
         (READ, "x", 8), (WRITE, "z1", 8), (READ, "x", 8), (QUIET, "z1", 8), (ATOMIC, "z0", 8),
         (ATOMIC, "z0", 8), (ATTEMPT, "z0", 8), (FENCE, "", 0), (FENCE_BLOCK, "", 0),
         (WRITE, "z2", 8), (WRITE, "z3", 8), (READ, "z3", 8), (WRITE, "z3", 8),
+        (READ, "x", 8), (QUIET, "z1", 8),
     ]  # fmt: skip
     lines = [made.module.sites[site].line for _, site, *_ in made.accesses]
     first = accessing.py_func.__code__.co_firstlineno
-    assert [n - first for n in lines] == [2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 9, 10, 10]
+    assert [n - first for n in lines] == [2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 9, 10, 10, 11, 12]
     assert "na.access" not in lower(accessing, (types.int64[::1],) * 2).text
 
 
@@ -348,6 +352,19 @@ def test_checked_kernels_note_indices_that_do_not_fit() -> None:
     assert made.module.sites[site].what == "np.int32"
     assert made.module.sites[site].line == cut.py_func.__code__.co_firstlineno + 2
     launched(cut, 1, 1, z, 2**32 + 3)  # as on a GPU
+
+
+def test_fast_arithmetic_is_what_a_gpus_compiler_makes_of_it() -> None:
+    @jit
+    def kernel(z, x, y):  # type: ignore[no-untyped-def]
+        z[0] = x * y + z[1] if x < y else x / y
+
+    arguments = (types.float32[::1], types.float32, types.float32)
+    fast = lower(kernel, arguments, Options(fastmath=True)).text
+    binding.parse_assembly(fast).verify()
+    assert re.search(r"fmul (?=.*contract)(?=.*arcp)(?=.*afn)", fast)
+    assert not re.search("nnan|ninf|reassoc|fast ", fast)
+    assert "contract" not in lower(kernel, arguments).text
 
 
 def test_printing() -> None:

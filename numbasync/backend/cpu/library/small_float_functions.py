@@ -30,7 +30,7 @@ from numbasync.backend.cpu.library.small_floats import (
 _F = njit(**INLINED)
 
 
-def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """`a * b + c` in a float64 that is rounded to either format as the sum itself. The product is
     exact. Of a sum that is not, the last bit is set, as a sign of the bits that follow.
     """
@@ -108,7 +108,7 @@ def _functions(small: Any, name: str) -> dict[str, Any]:
     sub = _F(lambda a, b: of(a) - of(b))
     mul = _F(lambda a, b: of(a) * of(b))
     div = _F(lambda a, b: of(a) / of(b))
-    fma = by_instructions(3, small, lambda b, x, y, z: bits_format.rounded(b, _fused(b, x, y, z)))
+    fma = by_instructions(3, small, lambda b, x, y, z: bits_format.rounded(b, fused(b, x, y, z)))
     bits = by_instructions(1, types.uint16, bits_format.write)
     signed_bits = by_instructions(1, types.int16, bits_format.write)
     is_nan = compared("!=", "unordered")

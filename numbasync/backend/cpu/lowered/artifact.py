@@ -19,9 +19,13 @@ from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.lowered import accesses, printing
 from numbasync.backend.cpu.lowered.calls import call_of, launch_of
+from numbasync.backend.cpu.lowered.lines import PassedLines
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import CallerError, UnsupportedKernelError
 
+# Whether nothing is kept once for all threads. Tests set it, for kernels that are compiled from then
+# on: a value that is wrongly found to be the same for all threads gives other numbers without it.
+everything_apart = False
 _OF_MORE_AXES = re.compile(r'call [^\n]*@"?na\.[tw][yz]"?\(')
 
 
@@ -34,6 +38,7 @@ class Artifact:
         exceptions: class and arguments of what the kernel may raise.
         is_straight: whether it is known that a thread does a few steps and ends.
         keep: what has to live as long as the code; nothing, if the code can be kept on disk.
+        lines: those that threads have passed, if the code was compiled with lines.
     """
 
     name: str
@@ -44,6 +49,7 @@ class Artifact:
     atomics: bool
     has_fences: bool
     keep: tuple[Any, ...] = ()
+    lines: PassedLines | None = None
 
     def has_atomics(self) -> bool:
         """Whether blocks may write to the same elements."""
@@ -74,11 +80,14 @@ def make(
     except Exception as error:  # Numba raises many classes
         raise numba_cuda.refused(function, argument_types, error) from error
     text = accesses.with_definitions(module.text) if options.checked else module.text
+    lines = PassedLines(module.lines) if options.lines else None
+    if lines is not None:
+        text = re.sub(r'^declare [^\n]*@"?na\.line"?\([^\n]*\n', "", text, flags=re.M) + lines.text
     try:
         code = regions.build(
             str(binding.parse_assembly(text)),  # as LLVM writes it
             module.name,
-            apart=options.checked or options.debug,
+            apart=options.checked or options.debug or everything_apart,
             ordered=options.checked,
             returned_are_missing=True,
             row=row and not _OF_MORE_AXES.search(text),
@@ -97,6 +106,7 @@ def make(
         atomics=module.has_atomics,
         has_fences=module.has_fences,
         keep=tuple(module.keep),
+        lines=lines,
     )
 
 

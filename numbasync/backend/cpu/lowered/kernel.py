@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
@@ -23,6 +23,9 @@ from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.protocols import Workers
+
 _ROW = (1, 1, 1)  # a block of one row
 
 
@@ -35,7 +38,13 @@ class Lowered(BlockKernel):
         keys: tuple[Hashable, ...],
         max_threads: int,
         instrumented: bool = False,
+        lines: bool = False,
     ) -> None:
+        """
+        Args:
+            instrumented: compile the code with checks first.
+            lines: tell coverage.py which lines threads pass.
+        """
         super().__init__(dispatcher.py_func, max_threads)
         self._argument_types = tuple(type_on_gpu(k) for k in keys)
         refuse_in_tuples(self._argument_types)
@@ -43,11 +52,12 @@ class Lowered(BlockKernel):
         self._options = target.Options(
             fastmath=bool(target_options.get("fastmath")),
             debug=bool(target_options.get("debug")),
+            lines=lines,
         )
         self._making = threading.Lock()
         self._plain: list[LoadedCode] = []  # without checks: for one row of threads, and for others
         self._checked: LoadedCode | None = None
-        self._store = store_of(dispatcher)
+        self._store = None if lines else store_of(dispatcher)
         self._key = None
         if self._store is not None:
             self._key = key_of(self.function, self._argument_types, [self._options])
@@ -58,7 +68,7 @@ class Lowered(BlockKernel):
         made = (self._plain[0] if self._plain else self._with_checks()).artifact
         self.shared = made.code.shared
         self.cooperative = made.code.cooperative
-        self._is_straight = made.is_straight
+        self._is_straight = made.is_straight and not lines
         self._costs = Costs(made.atomics)
         self.check_shared_bytes()
 
@@ -98,6 +108,24 @@ class Lowered(BlockKernel):
                     self._store.save_parts(key, artifact, code.call.object_code)
                 self._plain.append(code)
             return code
+
+    def run(
+        self,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        args: Sequence[Any],
+        engine: Workers,
+        checks: Checks | None = None,
+        argument_access: Sequence[ArgumentAccess | None] = (),
+    ) -> None:
+        try:
+            super().run(grid, block, shared_bytes, args, engine, checks, argument_access)
+        finally:
+            if self._options.lines:
+                for code in [*self._plain, *([self._checked] if self._checked else [])]:
+                    if code.artifact.lines is not None:
+                        code.artifact.lines.tell()
 
     def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
         self._fail(self._plain[0].artifact, memory, error)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Engine: TypeAlias = "Compiled | Interpreted | Lowered"
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
+LINES = "lowered-lines"  # and coverage.py is told which lines threads pass
 _has_warned = False
 
 
@@ -37,7 +38,7 @@ def requested_engine() -> str:
     trial is `lowered`, which is to become `compiled`.
     """
     name = os.environ.get(SWITCH, "").strip().lower() or "compiled"
-    if name not in ("compiled", "interpreted", "lowered"):
+    if name not in ("compiled", "interpreted", "lowered", LINES):
         raise CallerError(f"{SWITCH}={name!r}: write compiled or interpreted.")
     return name
 
@@ -64,10 +65,10 @@ def prepare_kernel(
     kernel: Engine
     if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
         kernel = _interpreted(dispatcher, argument_keys, max_threads, engine)
-    elif engine == "lowered":
+    elif engine in ("lowered", LINES):
         from numbasync.backend.cpu.lowered.kernel import Lowered  # whose imports take a while
 
-        kernel = Lowered(dispatcher, argument_keys, max_threads, watched)
+        kernel = Lowered(dispatcher, argument_keys, max_threads, watched, engine == LINES)
     else:
         kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments

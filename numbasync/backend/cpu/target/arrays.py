@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cudaimpl
-from numba.cuda.typing.npydecl import parse_dtype
+from numba.cuda.typing.npydecl import parse_dtype  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.context import TargetContext, emits, target_data
@@ -44,11 +44,17 @@ def _check(context: TargetContext, shape: tuple[int, ...], dtype: Any, is_shared
 def _shared_memory(builder: Builder, elements: Any, alignment: int) -> Any:
     """The address of a new array of the block."""
     session = builder.session
-    memory = ir.GlobalVariable(session.module, elements, f"na.shared.{len(session.shared)}")
+    memory: Any = ir.GlobalVariable(session.module, elements, f"na.shared.{len(session.shared)}")
     memory.linkage, memory.align = "external", alignment
     start = ir.Constant(I64, 0)
     session.shared.append((memory, start))
     return builder.gep(memory, [I64(0), start], inbounds=True)
+
+
+def _local_memory(builder: Builder, elements: Any) -> Any:
+    """Memory of the thread, which is not zeroed, as Numba's `alloca_once` would."""
+    with builder.goto_entry_block():
+        return builder.alloca(elements, name="local")
 
 
 def align_no_better(session: Any) -> None:
@@ -67,7 +73,7 @@ def align_no_better(session: Any) -> None:
 def dynamic_memory(builder: Builder) -> Any:
     """The start of dynamic shared memory."""
     module = builder.session.module
-    memory = module.globals.get("na.dynamic")
+    memory: Any = module.globals.get("na.dynamic")
     if memory is None:
         memory = ir.GlobalVariable(module, ir.ArrayType(I8, 0), "na.dynamic")
         memory.linkage, memory.align = "external", DYNAMIC_ALIGNMENT
@@ -90,8 +96,7 @@ def _made(is_shared: bool) -> Any:
         item = context.get_abi_sizeof(element)
         extents = [I64(extent) for extent in shape]
         if not is_shared:
-            with builder.goto_entry_block():  # not zeroed, as Numba's `alloca_once` would
-                memory = builder.alloca(elements, name="local")
+            memory = _local_memory(builder, elements)
             memory.align = max(_alignment(context, element, given), _LOCAL_ALIGNMENT)
         elif math.prod(shape) <= 0:
             memory = dynamic_memory(builder)

@@ -42,7 +42,6 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
     def call(self, fn: Any, args: Any, *rest: Any, **options: Any) -> Any:
         emit = self.instead(fn)
         if emit is not None:
-            self.session.replaced.add(getattr(fn, "name", ""))
             return emit(self, fn, list(args))
         return super().call(fn, args, *rest, **options)
 

@@ -29,7 +29,7 @@ _EVERYONE = I32(0xFFFFFFFF)
 def _places(builder: Builder, name: str, of: Any) -> Any:
     """The memory of the block with a place for each thread."""
     module = builder.session.module
-    memory = module.globals.get(name)
+    memory: Any = module.globals.get(name)
     if memory is None:
         memory = ir.GlobalVariable(module, ir.ArrayType(of, _MOST), name)
         memory.linkage, memory.align = "external", 32

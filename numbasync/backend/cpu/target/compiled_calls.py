@@ -31,7 +31,7 @@ def call_compiled(
     name = descriptor.llvm_func_name
     if name not in session.linked:
         session.linked[name] = result.library.get_llvm_str()
-    context = cpu_target.target_context
+    context: Any = cpu_target.target_context
     returned = context.get_value_type(result.signature.return_type)
     stored = context.data_model_manager[result.signature.return_type].get_return_type()
     model = [context.data_model_manager[t] for t in argument_types]

@@ -11,15 +11,19 @@ from typing import Any, TypeAlias
 from llvmlite import binding
 from numba.cuda import cgutils, target
 from numba.cuda.core import callconv, codegen
-from numba.cuda.core.base import OverloadSelector, _wrap_impl
-from numba.cuda.core.errors import NumbaNotImplementedError
-from numba.cuda.core.imputils import Registry
+from numba.cuda.core import errors as _errors
+from numba.cuda.core.base import (  # pyright: ignore[reportMissingImports]
+    OverloadSelector,
+    _wrap_impl,
+)
+from numba.cuda.core.imputils import Registry  # pyright: ignore[reportMissingImports]
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.typing import templates
 
 from numbasync.backend.cpu.target.module import I8, types
 from numbasync.backend.cpu.target.session import Session
 
+errors: Any = _errors  # pyright knows the numba.cuda that is a part of Numba
 # What the target does otherwise than `numba.cuda`: by Numba's keys, or by the functions of a
 # program's source.
 OWN: Any = Registry("numbasync")
@@ -196,7 +200,7 @@ def _found(key: Any, signature: Any) -> Any:
     selector = None if key is None else _own().get(key)
     try:
         return selector and selector.find(signature.args)
-    except NumbaNotImplementedError:
+    except errors.NumbaNotImplementedError:
         return None
 
 

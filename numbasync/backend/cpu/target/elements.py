@@ -5,18 +5,21 @@ as that takes. Everything else is numba-cuda's own, with checked indices.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from numba.cuda import cgutils, stubs
+from numba.cuda.core import imputils
 from numba.cuda.np import arrayobj
 
 from numbasync.backend.cpu.library.entry_points import OUT_OF_RANGE
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
-from numbasync.backend.cpu.target.context import TargetContext, emits
+from numbasync.backend.cpu.target.context import Emit, TargetContext, emits
 from numbasync.backend.cpu.target.module import I32, I64, types
 
 _arrayobj: Any = arrayobj
+_with_result: Callable[[Emit], Emit] = imputils.iternext_impl(imputils.RefType.BORROWED)
 _atomic: Any = stubs.atomic
 
 
@@ -172,6 +175,31 @@ def _getitem(context: TargetContext, builder: Builder, signature: Any, args: lis
     emit = _arrayobj.getitem_array_tuple if is_tuple else _arrayobj.getitem_arraynd_intp
     own = signature.replace(args=(array, sure_type))
     return emit(context, builder, own, (args[0], sure))
+
+
+@emits("iternext", types.ArrayIterator)
+@_with_result
+def _iternext(
+    context: TargetContext, builder: Builder, signature: Any, args: list[Any], result: Any
+) -> None:
+    """The next element of an array, or its next row."""
+    (iterator,) = signature.args
+    state = context.make_helper(builder, iterator, value=args[0])
+    array, value = iterator.array_type, state.array
+    view = Array(context, builder, array, value)
+    index = builder.load(state.index)
+    is_valid = builder.icmp_signed("<", index, view.shape[0])
+    result.set_valid(is_valid)
+    with builder.if_then(is_valid):
+        if array.ndim == 1 and accesses.is_watched(builder, array):
+            site = builder.lower.site(builder.lower.array_text())
+            accesses.read(builder, site, view.pointer([index]), view.item)
+        numbas = context.make_array(array)(context, builder, value=value)
+        kind = iterator.yield_type
+        result.yield_(
+            _arrayobj._getitem_array_single_int(context, builder, kind, array, numbas, index)
+        )
+        builder.store(cgutils.increment_index(builder, index), state.index)
 
 
 @emits(operator.setitem, types.Array, types.Any, types.Any)

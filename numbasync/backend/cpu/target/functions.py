@@ -9,7 +9,7 @@ from typing import Any
 from numba.cuda import compiler
 from numba.cuda.core import targetconfig
 from numba.cuda.dispatcher import CUDADispatcher
-from numba.cuda.flags import CUDAFlags
+from numba.cuda.flags import CUDAFlags  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.target.context import Library, TargetContext
 from numbasync.backend.cpu.target.module import types

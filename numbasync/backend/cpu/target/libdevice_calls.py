@@ -7,7 +7,6 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.cuda import libdevice, libdevicefuncs
 
-from numbasync.backend.cpu.library import libdevice as compiled_libdevice
 from numbasync.backend.cpu.target.builder import NAMES, PREFIXES, Builder, instead_of
 from numbasync.backend.cpu.target.compiled_calls import call_compiled
 from numbasync.backend.cpu.target.module import I1, I32, I64
@@ -106,6 +105,8 @@ def _other(builder: Builder, function: Any, args: list[Any]) -> Any:
     """A function of the C library, or one of ours."""
     name = function.name.removeprefix("__nv_")
     _, parameters = _signatures.get(function.name, (None, ()))
+    from numbasync.backend.cpu.library import libdevice as compiled_libdevice  # takes a while
+
     compiled = compiled_libdevice.FUNCTIONS.get(getattr(libdevice, name, None))
     if hasattr(compiled, "py_func"):
         return _compiled(builder, function, parameters, compiled, args)

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llvmlite import binding, ir
+from numba.core import fastmathpass
 from numba.core.target_extension import target_override
-from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.core.compiler_lock import (  # pyright: ignore[reportMissingImports]
+    global_compiler_lock,
+)
 
 from numbasync.backend.bfloat16_type import register
 from numbasync.backend.cpu.compiler.program import Site
@@ -30,6 +33,9 @@ from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Opti
 from numbasync.backend.cpu.target.session import RefusedError, Session
 from numbasync.errors import UnsupportedKernelError
 
+# What NVVM does with `fastmath`: it fuses products and sums, divides by reciprocals, and
+# approximates. It does not take numbers for finite, nor sums in another order.
+_FAST = ("contract", "arcp", "afn")
 _SPACE = re.compile(r" addrspace\(\d+\)")
 _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global) \[0 x .*$', re.M)
 _PURE = "memory(none) nounwind willreturn"
@@ -56,9 +62,10 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         with _compiler_of(session) as context:
             flags = flags_of({"fastmath": options.fastmath}, options.debug)
             result = compile_function(context, function, tuple(argument_types), types.void, flags)
-            _define_rest(context)
+            name = result.fndesc.llvm_func_name
+            _define_rest(context, name)
             _refuse_unknown(session)
-            arguments = _add_kernel(session, result.fndesc.llvm_func_name, code)
+            arguments = _add_kernel(session, name, code)
     except Exception as error:
         if session.refused:
             raise UnsupportedKernelError(
@@ -73,6 +80,7 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         arguments=arguments,
         sites=session.sites,
         exceptions=session.exceptions,
+        lines=list(session.lines),
         has_barriers="barrier" in session.uses,
         is_cooperative="grid" in session.uses,
         has_atomics="atomic" in session.uses,
@@ -90,28 +98,37 @@ def _compiler_of(session: Session) -> Iterator[TargetContext]:
             yield context
 
 
-def _define_rest(context: TargetContext) -> None:
-    """Define the functions of GPUs that Numba calls without our builder, in its own functions."""
+def _define_rest(context: TargetContext, name: str) -> None:
+    """Define the functions of GPUs that Numba calls without our builder, in its own functions; and
+    drop functions that the kernel does not call: typing compiles some for which there is an
+    emission of the target.
+    """
     session = context.session
-    called = {
-        instruction.callee
-        for function in session.module.functions
-        for block in function.blocks
-        for instruction in block.instructions
-        if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
-    }
-    session.replaced -= {function.name for function in called}
-    for function in called:
+    reached: set[Any] = set()
+    waiting = [session.module.globals[name]]
+    while waiting:
+        function = waiting.pop()
+        if function in reached:
+            continue
+        reached.add(function)
         if not function.blocks:
             define(function, context)
+        waiting += [
+            instruction.callee
+            for block in function.blocks
+            for instruction in block.instructions
+            if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
+        ]
+    for function in session.module.functions:
+        if function not in reached:
+            del session.module.globals[function.name]
 
 
 def _refuse_unknown(session: Session) -> None:
     """Refuse a kernel that calls a function which is nowhere."""
     for function in session.module.functions:
         name = function.name
-        is_known = function.blocks or name in session.linked or name in session.replaced
-        is_known = is_known or name.startswith(("na.", "llvm."))
+        is_known = function.blocks or name in session.linked or name.startswith(("na.", "llvm."))
         if not is_known and not binding.address_of_symbol(name):
             raise session.refuse(f"a call of {name}")
 
@@ -137,10 +154,11 @@ def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
 
 def _finished(session: Session) -> str:
     """The module's text, in one address space."""
+    if session.options.fastmath:
+        fastmathpass.FastFloatBinOpVisitor(_FAST).visit(session.module)
+        fastmathpass.FastFloatCallVisitor(_FAST).visit(session.module)
     if "vector" in session.uses:
         arrays.align_no_better(session)
-    for name in session.replaced:
-        session.module.globals.pop(name, None)
     text = _SPACE.sub("", str(session.module)).replace("addrspacecast", "bitcast")
     for name in _DYNAMIC.findall(text):
         text = text.replace(name, "@na.dynamic")

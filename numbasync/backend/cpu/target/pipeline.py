@@ -13,11 +13,12 @@ from numba.cuda.core import (
     transforms,
     typed_passes,
 )
-from numba.cuda.core.compiler_machinery import register_pass
+from numba.cuda.core.compiler_machinery import register_pass  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.target import narrow_indices
 from numbasync.backend.cpu.target.builder import Builder
+from numbasync.backend.cpu.target.lines import Lines, NoLines
 from numbasync.backend.cpu.target.module import types
 from numbasync.backend.cpu.target.session import is_numbas
 from numbasync.backend.cpu.target.source_text import text_of
@@ -26,6 +27,7 @@ _compiler: Any = compiler
 _lowering: Any = lowering
 _passes: Any = typed_passes
 _machinery: Any = compiler_machinery
+_errors: Any = errors
 # They describe the code, and say where the life of each variable ends: it holds no reference that
 # would have to be released.
 _DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary, _passes.IRLegalization)
@@ -60,12 +62,19 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         else:
             self.builder.store(value, self.getvar(name))
 
+    def lower_block(self, block: Any) -> None:
+        self._lines.begin()
+        super().lower_block(block)
+
     def lower_inst(self, inst: Any) -> None:
         self.statement, self.expression = inst, None
+        self._lines.reach(inst)
         super().lower_inst(inst)
 
     def pre_lower(self) -> None:
         super().pre_lower()
+        has_lines = self.context.session.options.lines and not self.is_numbas
+        self._lines = Lines(self) if has_lines else NoLines()
         is_checked = self.context.session.options.checked and not self.is_numbas
         self._narrowing = narrow_indices.conversions(self.func_ir) if is_checked else set()
 
@@ -134,7 +143,7 @@ class _PassManager(_machinery.PassManager):  # type: ignore[misc, unused-ignore]
 
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
-        with errors.new_error_context(f"Pass {pss.name()}"):
+        with _errors.new_error_context(f"Pass {pss.name()}"):
             is_changed = pss.run_initialization(internal_state)
             is_changed |= pss.run_pass(internal_state)
             is_changed |= pss.run_finalizer(internal_state)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba.cuda.types.ext_types import GridGroup  # pyright: ignore[reportMissingImports]
+
 from numbasync.backend.cpu.races.words import FENCE, FENCE_BLOCK
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import ASSEMBLY, NAMES, Builder, instead_of
+from numbasync.backend.cpu.target.context import emits
 from numbasync.backend.cpu.target.module import BYTES, I32, I64
 
 _REGISTERS = {"tid": "t", "ctaid": "b", "ntid": "w", "nctaid": "g"}
@@ -94,9 +97,19 @@ def _grid(builder: Builder, function: Any, args: list[Any]) -> Any:
     return I64(1)
 
 
-@instead_of("cudaCGSynchronize")
-def _meet_grid(builder: Builder, function: Any, args: list[Any]) -> Any:
+def _meet_grid(builder: Builder) -> Any:
+    """Wait for all threads of all blocks."""
     builder.session.uses |= {"barrier", "grid"}
     barrier = builder.session.barrier("na.grid_barrier", I32)
-    builder.call(barrier, [builder.lower.site("grid.sync")])
+    builder.call(barrier, [builder.lower.site("sync of the grid")])
     return I32(0)
+
+
+@instead_of("cudaCGSynchronize")
+def _meet_grid_by_name(builder: Builder, function: Any, args: list[Any]) -> Any:
+    return _meet_grid(builder)
+
+
+@emits((GridGroup, "sync"), GridGroup)  # where the source calls it, not where numba-cuda does
+def _sync(context: Any, builder: Builder, signature: Any, args: list[Any]) -> Any:
+    return _meet_grid(builder)

@@ -8,7 +8,7 @@ from typing import Any
 import numba
 from llvmlite import binding, ir
 from numba import cuda
-from numba.cuda.core.imputils import user_function
+from numba.cuda.core.imputils import user_function  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.compiler.program import Site
 from numbasync.backend.cpu.library.entry_points import RAISED
@@ -34,7 +34,6 @@ class Session:
         compiled: for each dispatcher and types of arguments, the result of the compiler.
         functions: what emits a call of each of these, by the key that Numba knows it by.
         linked: text of modules whose functions this one calls.
-        replaced: names of functions of GPUs, in whose place there is something else.
         shared: memory of each shared array, and the element at which it begins.
         registered: how many things Numba knew when it was asked last.
         sizes: in bytes, of types of LLVM.
@@ -58,9 +57,9 @@ class Session:
         self.registered = -1
         self.sizes: dict[Any, int] = {}
         self.refused = ""
-        self.replaced: set[str] = set()
         self.kernel = Site("", "", 0, "")
         self._numbers: dict[Site, int] = {}
+        self.lines: dict[tuple[str, int], int] = {}
 
     def add(self, result: Any) -> None:
         """Let functions of the kernel call another one."""
@@ -76,6 +75,10 @@ class Session:
             self._numbers[place] = len(self.sites)
             self.sites.append(place)
         return I32(self._numbers[place])
+
+    def line(self, file: str, line: int) -> ir.Constant:
+        """The number of a line."""
+        return I32(self.lines.setdefault((file, line), len(self.lines)))
 
     def exception(self, kind: type[BaseException], arguments: tuple[Any, ...]) -> ir.Constant:
         """The number of an exception."""

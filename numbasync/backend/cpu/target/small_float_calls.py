@@ -11,21 +11,37 @@ from collections.abc import Callable
 from typing import Any
 
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.library.small_float_bits import DOUBLE, FLOAT, as_double
-from numbasync.backend.cpu.library.small_float_functions import OF_BFLOAT, OF_HALF, _fused
-from numbasync.backend.cpu.library.small_floats import absolute, bfloat, half, negated
+from numbasync.backend.cpu.library.small_float_bits import DOUBLE, FLOAT, Format, as_double
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.compiled_calls import call_compiled
 from numbasync.backend.cpu.target.context import TargetContext, emits
 from numbasync.backend.cpu.target.module import types
 
 _Emit = Callable[..., Any]
-# For Numba's type on a GPU: the type of `library`, and its functions.
-_SMALL: dict[Any, Any] = {types.float16: half}
-_MODULES = {"numba.cuda._internal.cuda_fp16": (types.float16, OF_HALF)}
+
+
+class _Small:
+    """A type of Numba's: the module in which numba-cuda has its functions, and its bits.
+
+    Attributes:
+        nearest: whether a cast to an integer rounds to the nearest.
+    """
+
+    def __init__(self, module: str, digits: int, nearest: bool) -> None:
+        self.module, self.format, self.nearest = module, Format(digits), nearest
+
+    def library(self) -> tuple[Any, dict[str, Any]]:
+        """The type of `library`, and its functions. To import them takes a while."""
+        functions = importlib.import_module("numbasync.backend.cpu.library.small_float_functions")
+        floats = importlib.import_module("numbasync.backend.cpu.library.small_floats")
+        if self.nearest:
+            return floats.half, functions.OF_HALF
+        return floats.bfloat, functions.OF_BFLOAT
+
+
+_SMALL = {types.float16: _Small("numba.cuda._internal.cuda_fp16", 10, nearest=True)}
 if bfloat16 is not None:
-    _SMALL[bfloat16] = bfloat
-    _MODULES["numba.cuda._internal.cuda_bf16"] = (bfloat16, OF_BFLOAT)
+    _SMALL[bfloat16] = _Small("numba.cuda._internal.cuda_bf16", 7, nearest=False)
 
 
 def _wide(builder: Builder, numba_type: Any, bits: Any) -> Any:
@@ -76,8 +92,22 @@ def _comparison(sign: str, order: str) -> _Emit:
     return lambda builder, a, b: getattr(builder, f"fcmp_{order}")(sign, a, b)
 
 
+def _of_library(module: str, name: str) -> _Emit:
+    """An emission of `library`."""
+
+    def emit(builder: Any, *args: Any) -> Any:
+        found = importlib.import_module(f"numbasync.backend.cpu.library.{module}")
+        return getattr(found, name)(builder, *args)
+
+    return emit
+
+
 def _same(builder: Builder, a: Any) -> Any:
     return a
+
+
+_absolute = _of_library("small_floats", "absolute")
+_negated = _of_library("small_floats", "negated")
 
 
 def _relation(name: str, sign: str) -> _Emit:
@@ -91,7 +121,8 @@ _DIRECT: dict[Any, _Emit] = {
     **{f"__h{n}": _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"__h{n}_rn": _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"__h{n}": _relation(n, s) for n, s in _SIGNS.items()},
-    "__habs": absolute, "__hneg": negated, "__hfma": _fused, "abs": absolute, "neg": negated,
+    "__habs": _absolute, "__hneg": _negated, "abs": _absolute, "neg": _negated,
+    "__hfma": _of_library("small_float_functions", "fused"),
     "pos": _same,
     **{n: _arithmetic(i) for n, i in _OPERATIONS.items()},
     **{f"i{n}": _arithmetic(i) for n, i in _OPERATIONS.items()},
@@ -114,14 +145,17 @@ def _emitted(emit: _Emit, of: Any) -> Any:
     return emitted
 
 
-def _compiled(function: Any) -> Any:
+def _compiled(of: Any, name: str) -> Any:
     def emitted(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
-        given = tuple(_SMALL.get(t, t) for t in signature.args)
-        values = [_wide(builder, t, a) if t in _SMALL else a
+        small, functions = _SMALL[of].library()
+        if name not in functions:
+            raise builder.refuse(f"a call of {name}")
+        given = tuple(small if t == of else t for t in signature.args)
+        values = [_wide(builder, t, a) if t == of else a
                   for t, a in zip(signature.args, args, strict=True)]  # fmt: skip
-        result_type, result = call_compiled(builder, function, given, values)
-        if result_type in (half, bfloat):
-            return result_type.format.write(builder, result)
+        result_type, result = call_compiled(builder, functions[name], given, values)
+        if result_type == small:
+            return _SMALL[of].format.write(builder, result)
         return context.cast(builder, result, result_type, signature.return_type)
 
     return emitted
@@ -133,22 +167,21 @@ def _constructed(context: TargetContext, builder: Builder, signature: Any, args:
 
 
 def _register() -> None:
-    for module, (of, functions) in _MODULES.items():
-        for _, key, signature in importlib.import_module(module).target_registry.functions:
+    for of, small in _SMALL.items():
+        for _, key, signature in importlib.import_module(small.module).target_registry.functions:
             name = getattr(key, "__name__", "")
-            is_number = all(t in _SMALL or isinstance(t, types.Number) for t in signature)
-            is_own = of in signature or name in functions
-            if key in (of, getattr(of, "instance_type", None)) or isinstance(
-                key, type | types.Type
-            ):
-                if len(signature) == 1 and is_number:
+            if not all(t in _SMALL or isinstance(t, types.Number) for t in signature):
+                continue  # of two in one, or by address
+            if isinstance(key, type | types.Type):
+                if len(signature) == 1:
                     emits(key, *signature)(_constructed)
-            elif is_own and is_number and name in _DIRECT and set(signature) == {of}:
-                emits(key, *signature)(_emitted(_DIRECT[name], of))
-            elif is_own and is_number and name in functions:
-                emits(key, *signature)(_compiled(functions[name]))
+            elif name in _DIRECT:
+                if set(signature) == {of}:
+                    emits(key, *signature)(_emitted(_DIRECT[name], of))
+            elif signature:
+                emits(key, *signature)(_compiled(of, name))
 
 
 _register()
-emits(operator.abs, types.float16)(_emitted(absolute, types.float16))
-emits(math.fabs, types.float16)(_emitted(absolute, types.float16))
+emits(operator.abs, types.float16)(_emitted(_absolute, types.float16))
+emits(math.fabs, types.float16)(_emitted(_absolute, types.float16))

@@ -38,6 +38,6 @@ def text_of(code: Any, variable: Any, depth: int = 0) -> str:
         return f"{text_of(code, value.func, depth + 1)}(...)"
     if operation == "build_tuple":
         return ", ".join(text_of(code, item, depth + 1) for item in value.items)
-    if operation == "exhaust_iter":
+    if operation in ("exhaust_iter", "getiter", "cast"):
         return text_of(code, value.value, depth + 1)
     return "an array"
