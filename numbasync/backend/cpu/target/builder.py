@@ -72,6 +72,15 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
 
     # --- what the code of the processor is made of ---
 
+    def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
+        """Memory of the thread, given when the function begins: elsewhere it would be more with
+        each turn of a loop.
+        """
+        if isinstance(size, ir.Instruction) or self.block is self.function.entry_basic_block:
+            return super().alloca(typ, size, name)
+        with self.goto_entry_block():
+            return super().alloca(typ, size, name)
+
     def atomic_rmw(self, op: Any, ptr: Any, val: Any, ordering: Any, name: str = "") -> Any:
         self.session.uses.add("atomic")
         return super().atomic_rmw(op, ptr, val, ordering, name)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any, TypeAlias
 
+import numpy as np
 from llvmlite import binding
 from numba.cuda import cgutils, target
 from numba.cuda.core import callconv, codegen
@@ -20,7 +21,7 @@ from numba.cuda.core.imputils import Registry  # pyright: ignore[reportMissingIm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.typing import templates
 
-from numbasync.backend.cpu.target.module import I8, types
+from numbasync.backend.cpu.target.module import I8, I16, types
 from numbasync.backend.cpu.target.session import Session
 
 errors: Any = _errors  # pyright knows the numba.cuda that is a part of Numba
@@ -156,6 +157,11 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     def numbas_function(self, fn: Any, sig: Any) -> Any:
         """What `numba.cuda` emits."""
         return super().get_function(fn, sig)
+
+    def get_constant_generic(self, builder: Any, ty: Any, val: Any) -> Any:
+        if ty == types.float16:  # of which Numba takes the number for the bits
+            return I16(int(np.float16(val).view(np.uint16)))
+        return super().get_constant_generic(builder, ty, val)
 
     def cast(self, builder: Any, val: Any, fromty: Any, toty: Any) -> Any:
         from numbasync.backend.cpu.target import small_float_calls
