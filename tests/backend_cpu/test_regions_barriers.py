@@ -274,7 +274,9 @@ end:
 """)
     with pytest.raises(RecordError) as caught:
         run(build(text, "kernel"), 3, 32, np.zeros(96, np.int64), 0)
-    assert (caught.value.kind, caught.value.site, caught.value.block) == (3, 4, (1, 0, 0))
+    error = caught.value
+    assert (error.kind, error.site, error.numbers) == (3, 4, (0, 0, 32))
+    assert (error.block, error.thread) == ((0, 0, 0), (0, 0, 0))
 
 
 ALIVE = kernel("""
