@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 import numbasync as na
 from numbasync import native
-from numbasync.backend.cpu.lowered import artifact
+from numbasync.backend.cpu.kernel import artifact
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,7 @@ import pytest
 from numbasync.backend.cpu.regions import Code, build
 from numbasync.backend.cpu.regions.build import write_module
 from numbasync.backend.cpu.regions.machine_code import run_passes, target_machine
-from tests.backend_cpu.lowered_blocks import RecordError, entry_of, launch_code
+from tests.backend_cpu.run_regions import RecordError, entry_of, launch_code
 from tests.common import full
 
 _DECLARED = """

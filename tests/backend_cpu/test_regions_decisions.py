@@ -13,7 +13,7 @@ from numbasync.backend.cpu.regions.flow import END, dominators, natural_loops, p
 from numbasync.backend.cpu.regions.function_text import parse_module
 from numbasync.backend.cpu.regions.keep import plan_kept
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
-from tests.backend_cpu.lowered_blocks import RecordError
+from tests.backend_cpu.run_regions import RecordError
 from tests.backend_cpu.test_regions_barriers import kernel as kernel_text
 from tests.backend_cpu.test_regions_barriers import run
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.backend_cpu import divergent_kernels, indexed_kernels
-from tests.backend_cpu.lowered_blocks import Blocks, RecordError
+from tests.backend_cpu.run_regions import Blocks, RecordError
 from tests.backend_cpu.lowered_threads import Kernel, keys_of
 from tests.common import full
 

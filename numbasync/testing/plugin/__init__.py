@@ -69,8 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitizer.command(options.sanitizer)  # raises if the tool is not installed
     if options.coverage:
         # Read when devices are first listed.
-        is_lowered = os.environ.get("NUMBASYNC_CPU_ENGINE") == "lowered"
-        os.environ["NUMBASYNC_CPU_ENGINE"] = "lowered-lines" if is_lowered else "interpreted"
+        if os.environ.get("NUMBASYNC_CPU_ENGINE") != "interpreted":
+            os.environ["NUMBASYNC_CPU_ENGINE"] = "compiled-lines"
         # Where warnings are errors, this one stays a warning: the option asks for such kernels.
         config.addinivalue_line(
             "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"

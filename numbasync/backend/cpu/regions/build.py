@@ -25,6 +25,7 @@ from numbasync.backend.cpu.regions.run_function import (
     write_run_function,
 )
 
+_OF_MORE_AXES = frozenset({"%na.ty", "%na.tz", "%na.wy", "%na.wz"})
 _MOST = 2147483647
 
 
@@ -45,7 +46,7 @@ def build(
         ordered: for checks: threads and blocks come in an order that the launch gives, accesses are
             no promise of independence, and the first error stops a block.
         returned_are_missing: a thread that has returned before a barrier is reported.
-        row: for blocks with one row of threads alone.
+        row: for blocks with one row of threads alone, unless the kernel asks for other axes.
         turn_loops: make the loop over threads the inner one where that is faster.
 
     Raises:
@@ -88,7 +89,8 @@ def write_module(
     light = time.perf_counter()
     kept = plan_kept(kernel, apart)
     regions = find_regions(kernel, kept, apart)
-    settings = Settings(not ordered, ordered, row and not ordered, not (apart or ordered))
+    row = row and not ordered and not _asks_for_more_axes(kernel)
+    settings = Settings(not ordered, ordered, row, not (apart or ordered))
     cooperative = any(b.level is Level.GRID for b in kernel.barriers)
     saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
     if cooperative:
@@ -168,6 +170,12 @@ def _kept_lines(rest: list[str]) -> list[str]:
 def _sites(kernel: CutKernel) -> list[str]:
     sites = ["i32 -1", *(f"i32 {b.site}" for b in kernel.barriers)]
     return [f"@na.sites = internal constant [{len(sites)} x i32] [{', '.join(sites)}]"]
+
+
+def _asks_for_more_axes(kernel: CutKernel) -> bool:
+    """Whether a thread asks where it is beside the row."""
+    code = kernel.function.blocks.values()
+    return any(not _OF_MORE_AXES.isdisjoint(i.uses) for block in code for i in block)
 
 
 def _blocks_function(

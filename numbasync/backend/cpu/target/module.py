@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types as _types
 
-from numbasync.backend.cpu.compiler.program import Site
+from numbasync.backend.cpu.record import Site
 
 types: Any = _types  # type checkers do not know all of its names
 KERNEL = "kernel"  # the name of the function

@@ -10,8 +10,7 @@ from llvmlite import binding, ir
 from numba import cuda
 from numba.cuda.core.imputils import user_function  # pyright: ignore[reportMissingImports]
 
-from numbasync.backend.cpu.compiler.program import Site
-from numbasync.backend.cpu.library.entry_points import RAISED
+from numbasync.backend.cpu.record import RAISED, Site
 from numbasync.backend.cpu.target.module import I32, I64, STOPPED, VOID, Options
 
 _NUMBAS = tuple(os.path.dirname(m.__file__) + os.sep for m in (numba, cuda) if m.__file__)
@@ -20,10 +19,6 @@ _NUMBAS = tuple(os.path.dirname(m.__file__) + os.sep for m in (numba, cuda) if m
 def is_numbas(file: str) -> bool:
     """Whether a file is one of Numba's."""
     return file.startswith(_NUMBAS)
-
-
-class RefusedError(Exception):
-    """Something that only a GPU has."""
 
 
 class Session:
@@ -85,10 +80,11 @@ class Session:
         self.exceptions.append((kind, arguments))
         return I64(len(self.exceptions) - 1)
 
-    def refuse(self, what: str, where: str = "") -> RefusedError:
-        """The error to raise for something that only a GPU has."""
+    def refuse(self, what: str, where: str = "") -> None:
+        """Note something that only a GPU has. The kernel is lowered to its end all the same: Numba
+        may refuse it, for a GPU too.
+        """
         self.refused = self.refused or f"{what}, which only a GPU has{where}"
-        return RefusedError(self.refused)
 
     def pure(self, name: str, result: Any, *parameters: Any) -> Any:
         """A function without effects that `regions` replaces."""
