@@ -10,7 +10,7 @@ import pytest
 
 from tests.backend_cpu import divergent_kernels, indexed_kernels
 from tests.backend_cpu.run_regions import Blocks, RecordError
-from tests.backend_cpu.lowered_threads import Kernel, keys_of
+from tests.backend_cpu.threads_in_turn import Kernel, keys_of
 from tests.common import full
 
 BLOCKS: tuple[Any, ...] = ((64,), (70,), (20,), (16, 4))
