@@ -63,7 +63,7 @@ def launch_code(
     start = -memory.ctypes.data % 64
     for b in range(blocks if code.cooperative else 1):
         memory[start + b * nbytes :][:128] = 0
-    arguments = np.array(words or [0], np.uint64)
+    arguments = np.array([w % 2**64 for w in words] or [0], np.uint64)
     status = run(
         arguments.ctypes.data, memory[start:].ctypes.data, 0, blocks, *block, *grid, dynamic_bytes,
         None, None,

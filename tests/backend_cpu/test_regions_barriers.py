@@ -14,6 +14,7 @@ from numbasync.backend.cpu.regions import Code, build
 from numbasync.backend.cpu.regions.build import write_module
 from numbasync.backend.cpu.regions.machine_code import run_passes, target_machine
 from tests.backend_cpu.run_regions import RecordError, entry_of, launch_code
+from tests.common import full
 
 _DECLARED = """
 declare i32 @na.tx()
@@ -69,7 +70,7 @@ ROTATE = kernel("""
 """)
 
 
-@pytest.mark.parametrize("options", [{}, {"apart": True}, {"row": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, full({"apart": True}), full({"row": True})], ids=str)
 def test_a_value_is_kept_over_a_barrier(options: dict[str, Any]) -> None:
     code = build(ROTATE, "kernel", **options)
     for threads in (1, 7, 64):
@@ -199,7 +200,7 @@ end:
 """)
 
 
-@pytest.mark.parametrize("options", [{}, {"row": True}, {"apart": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, full({"row": True}), full({"apart": True})], ids=str)
 def test_a_sum_of_a_warp(options: dict[str, Any]) -> None:
     code = build(WARPS, "kernel", **options)
     x = np.arange(128)
@@ -273,7 +274,9 @@ end:
 """)
     with pytest.raises(RecordError) as caught:
         run(build(text, "kernel"), 3, 32, np.zeros(96, np.int64), 0)
-    assert (caught.value.kind, caught.value.site, caught.value.block) == (3, 4, (1, 0, 0))
+    error = caught.value
+    assert (error.kind, error.site, error.numbers) == (3, 4, (0, 0, 32))
+    assert (error.block, error.thread) == ((0, 0, 0), (0, 0, 0))
 
 
 ALIVE = kernel("""
@@ -370,7 +373,9 @@ def test_checked_code_runs_threads_and_blocks_in_the_order_that_is_given() -> No
 
 
 @pytest.mark.parametrize(
-    "text", [ROTATE, WARPS, NOTING, GRID], ids=["block", "warp", "note", "grid"]
+    "text",
+    [full(ROTATE), WARPS, full(NOTING), full(GRID)],
+    ids=["block", "warp", "note", "grid"],
 )
 def test_code_for_aarch64_is_assembled(text: str) -> None:
     machine = target_machine("aarch64-unknown-linux-gnu", "neoverse-n1", "")

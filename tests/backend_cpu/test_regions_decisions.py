@@ -1,6 +1,4 @@
-"""What the regions decide: what is uniform, what is kept how, which loops are turned, which checks
-go.
-"""
+"""What the regions decide: what is uniform, how it is kept, which loops are turned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random kernels by their regions: as with everything once a thread, and as thread by thread."""
+"""Random kernels by their regions: as with values of each thread's own, and thread by thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _run(kernel: Any, block: tuple[int, ...], **options: Any) -> np.ndarray:
     return out
 
 
-SEEDS = [5, *(full(seed) for seed in range(24))]
+SEEDS = [5, *(full(seed) for seed in range(24) if seed != 5)]
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids="seed={}".format)
@@ -57,7 +57,8 @@ def _outcome(blocks: Blocks, block: Any, x: np.ndarray, P: np.ndarray, n: int, m
     return z.tolist()
 
 
-@pytest.mark.parametrize("seed", [4, *(full(s) for s in range(16))], ids="seed={}".format)
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(16), ids="seed={}".format)
 def test_checks_before_the_loop_find_what_checks_in_it_find(seed: int) -> None:
     has_rows = seed % 3 == 2
     kernel = indexed_kernels.make_kernel(seed, has_rows)

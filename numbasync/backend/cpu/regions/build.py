@@ -265,8 +265,9 @@ def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
             '!9001 = !{!"llvm.loop.parallel_accesses", !9000}',
             '!9002 = !{!"llvm.loop.vectorize.enable", i1 false}',
             '!9003 = !{!"llvm.loop.unroll.disable"}',
+            '!9004 = !{!"llvm.loop.interleave.count", i32 1}',
         ]
-        for n, has_vectors in enumerate(blocks.out.loops, FIRST_LOOP):
-            scalar = "" if has_vectors else ", !9002, !9003"
-            lines.append(f"!{n} = distinct !{{!{n}, !9001{scalar}}}")
+        more = {"vectors": "", "short": ", !9004", "scalar": ", !9002, !9003"}
+        for n, kind in enumerate(blocks.out.loops, FIRST_LOOP):
+            lines.append(f"!{n} = distinct !{{!{n}, !9001{more[kind]}}}")
     return lines

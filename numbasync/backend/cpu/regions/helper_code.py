@@ -111,7 +111,7 @@ decided:
   %found = select i1 %ready, i32 %t, i32 %soft_least1
   ret i32 %found
 }}
-; The record of threads that do not come to a barrier at which others wait.
+; The record of threads that do not come to a barrier at which others wait: of the first such one.
 define internal void @na.diverged(ptr %record, ptr %next, i64 %count, i64 %wx, i64 %wy, i64 %bx,
     i64 %by, i64 %bz) noinline cold {{
 top:
@@ -119,22 +119,23 @@ top:
   %is_free = icmp eq i64 %kind, 0
   br i1 %is_free, label %find, label %end
 find:
-  %l = phi i64 [ 0, %top ], [ %l1, %find.next ]
+  %l = phi i64 [ 0, %top ], [ %l1, %find ]
+  %e = phi i32 [ 2147483647, %top ], [ %e1, %find ]
   %p = getelementptr inbounds i32, ptr %next, i64 %l
-  %e = load i32, ptr %p
-  %waits = icmp sgt i32 %e, 0
-  br i1 %waits, label %compare, label %find.next
-find.next:
+  %v = load i32, ptr %p
+  %waits = icmp sgt i32 %v, 0
+  %w = select i1 %waits, i32 %v, i32 2147483647
+  %e1 = call i32 @llvm.smin.i32(i32 %e, i32 %w)
   %l1 = add i64 %l, 1
   %f.more = icmp ult i64 %l1, %count
-  br i1 %f.more, label %find, label %end
+  br i1 %f.more, label %find, label %compare
 compare:
   %c = phi i64 [ 0, %find ], [ %c1, %compare ]
   %n = phi i64 [ 0, %find ], [ %n1, %compare ]
   %missing = phi i64 [ -1, %find ], [ %missing1, %compare ]
   %q = getelementptr inbounds i32, ptr %next, i64 %c
   %o = load i32, ptr %q
-  %same = icmp eq i32 %o, %e
+  %same = icmp eq i32 %o, %e1
   %one = zext i1 %same to i64
   %n1 = add i64 %n, %one
   %is_first = icmp eq i64 %missing, -1
@@ -145,7 +146,7 @@ compare:
   %c.more = icmp ult i64 %c1, %count
   br i1 %c.more, label %compare, label %write
 write:
-  %e64 = zext i32 %e to i64
+  %e64 = zext i32 %e1 to i64
   %s = getelementptr inbounds i32, ptr @na.sites, i64 %e64
   %site32 = load i32, ptr %s
   %site = sext i32 %site32 to i64

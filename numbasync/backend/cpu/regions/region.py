@@ -85,16 +85,20 @@ class Written:
 
     Attributes:
         places: type and name of variables of the function.
-        loops: of each with metadata, whether LLVM may make vectors of it.
+        loops: the kind of each that has metadata.
     """
 
     lines: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    loops: list[bool] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
 
-    def loop_metadata(self, has_vectors: bool) -> str:
-        """What marks a loop over threads as one whose accesses do not depend on each other."""
-        self.loops.append(has_vectors)
+    def loop_metadata(self, kind: str) -> str:
+        """What marks a loop over threads as one whose accesses do not depend on each other.
+
+        Args:
+            kind: "vectors"; "short", if it has few rounds; "scalar", if it is to stay as it is.
+        """
+        self.loops.append(kind)
         return f", !llvm.loop !{FIRST_LOOP + len(self.loops) - 1}"
 
 

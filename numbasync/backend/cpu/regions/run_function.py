@@ -129,7 +129,7 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         "  %f.s = load i32, ptr %f.p",
         "  %f.s2 = and i32 %f.s, 1048575",
         "  %f.waits = icmp eq i32 %f.s2, %most1",
-        "  br i1 %f.waits, label %write, label %find",
+        "  br i1 %f.waits, label %find, label %write",
         "write:",
         "  %gx64 = zext nneg i32 %na.gx to i64",
         "  %gy64 = zext nneg i32 %na.gy to i64",
@@ -138,8 +138,8 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         "  %by = urem i64 %bq, %gy64",
         "  %bz = udiv i64 %bq, %gy64",
         (
-            f"  call void @na.record(ptr %f.m, i64 {DIVERGED}, i64 %site, i64 0, i64 %threads, "
-            "i64 %threads, i64 0, i64 %na.wx64, i64 %na.wy64, i64 %bx, i64 %by, i64 %bz)"
+            f"  call void @na.record(ptr %f.m, i64 {DIVERGED}, i64 %site, i64 0, i64 0, i64 %threads, "
+            "i64 0, i64 %na.wx64, i64 %na.wy64, i64 %bx, i64 %by, i64 %bz)"
         ),
         "  br label %stop",
         "stop:",
