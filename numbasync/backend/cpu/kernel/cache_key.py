@@ -9,7 +9,6 @@ from __future__ import annotations
 import dis
 import enum
 import hashlib
-import sys
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
@@ -112,11 +111,9 @@ def _module(
 ) -> str:
     if module.__name__.split(".")[0] in _VERSIONED:
         return f"{name}={module.__name__}"
-    parts = {
-        n: sys.modules.get(f"{module.__name__}.{n}") for n in names
-    }  # some come when asked for
-    parts = {n: part for n, part in parts.items() if part is not None}
-    parts |= {n: vars(module)[n] for n in names & vars(module).keys()}
+    parts = {n: vars(module)[n] for n in names & vars(module).keys()}
+    if module.__name__.split(".")[0] == "numbasync":  # parts of it come when they are asked for
+        parts |= {n: getattr(module, n) for n in names if hasattr(module, n)}
     inner = [_value(part, n, names - {n}, seen) for n, part in sorted(parts.items())]
     return f"{name}={module.__name__} {inner}"
 
