@@ -1,8 +1,9 @@
 """The source text of a function: from its file, a notebook, a prompt, or another process.
 
-The CPU device compiles kernels from their source, so the text must be found where Python itself
-keeps none: kernels of `python -c` and of the prompt before Python 3.13, of `%%time` cells, and
-kernels that were pickled by value. A text counts only if it compiles to the function's bytecode.
+Kernels are changed in their source for a GPU (unsigned indices, several elements a thread), and
+messages quote it, so the text must be found where Python itself keeps none: kernels of `python -c`
+and of the prompt before Python 3.13, of `%%time` cells, and kernels that were pickled by value. A
+text counts only if it compiles to the function's bytecode.
 """
 
 from __future__ import annotations

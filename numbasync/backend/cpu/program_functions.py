@@ -12,7 +12,6 @@ from numba import cuda
 from numba.core.dispatcher import Dispatcher
 
 from numbasync.backend.declared_signatures import results
-from numbasync.backend.protocols import SOURCE_ATTR
 
 # Types of arguments, and of a result, of a function for each declared signature.
 Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]
@@ -42,9 +41,6 @@ def used_values(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[Any]:
-    """The values of names in a function, and in those that it calls. In a function that was written
-    for a program, only the names of the program's functions.
-    """
     if function in seen:
         return
     seen.add(function)
@@ -55,7 +51,7 @@ def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterat
         inner = device_function(value)
         if inner is not None:
             yield from _used(inner, seen)
-        elif not (hasattr(function, SOURCE_ATTR) or SOURCE_ATTR in function.__globals__):
+        else:
             yield value
 
 

@@ -1,4 +1,4 @@
-"""The memory of a running block: its record, shared and local arrays, privatised variables."""
+"""The memory of a running block: its record, its arrays, and what its threads keep."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Mapping
 from numbasync.backend.cpu.regions.cut import THREAD_NAMES, CutKernel, Level
 from numbasync.backend.cpu.regions.flow import (
     END,
-    Graph,
     Liveness,
     post_dominators,
     predecessors,
@@ -177,16 +176,3 @@ def divergent_branches(
         return last.opcode in ("br", "switch") and any(u in divergent for u in last.uses)
 
     return is_divergent
-
-
-def parts_at(graph: Graph, branch: str) -> set[str]:
-    """The ends of ways from `branch` at which threads may be that part there for good.
-
-    Empty if all ways from it come together before their ends.
-    """
-    if len(graph[branch]) < 2:
-        return set()
-    meeting = post_dominators(graph)[branch]
-    if meeting != END:
-        return set()
-    return {b for b in reached_from(graph, graph[branch]) if not graph[b]}

@@ -12,7 +12,6 @@ from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.target.context import Library, TargetContext
-from numbasync.backend.cpu.target.module import types
 from numbasync.backend.cpu.target.pipeline import Compiler
 from numbasync.backend.declared_signatures import results
 
@@ -141,7 +140,3 @@ def dispatchers_of(context: TargetContext) -> Iterator[None]:
                 delattr(_dispatchers, name)
             else:
                 setattr(_dispatchers, name, value)
-
-
-def is_void(numba_type: Any) -> bool:
-    return numba_type in (None, types.none, types.void)
