@@ -59,7 +59,7 @@ class Writer:
         return f"({a} {self._one('+', '*', '^', '-', '|')} {b}) % 1021"
 
     def _any(self) -> str:
-        names = [*_OWN, *_OWN, "t", "u", "v", "w", "n", "2", "x[i]"]
+        names = [*_OWN, *_OWN, "t", "u", "v", "w", "n", "2", "x[i]", "l[a % 4]", "l[u % 4]"]
         names += [f"k{i}" for i in range(len(self._loops))]
         a, b, c = (self._one(*names) for _ in range(3))
         kind = self._random.randrange(4)
@@ -91,7 +91,9 @@ class Writer:
 
     def _statement(self, scope: str) -> None:
         kind = self._random.random()
-        if kind < 0.25:
+        if kind < 0.05:
+            self._line(f"l[{self._one(*_OWN, 't')} % 4] = {self._one(*_OWN)}")
+        elif kind < 0.25:
             self._line(f"{self._one(*_OWN)} = {self._any()}")
         elif kind < 0.4:
             if scope == "block":
@@ -209,6 +211,8 @@ _HEAD = [
     "    a, b, c = x[i], int64(t), int64(n)",
     "    u, v, w = int64(n + 1), int64(cuda.blockIdx.x + 3), int64(t // 32)",
     "    s[t] = 0",
+    "    l = cuda.local.array(4, int64)",
+    "    l[0] = l[1] = l[2] = l[3] = t",
     "    cuda.syncthreads()",
 ]
 _TAIL = [f"    out[i, {8 + k}] = {name}" for k, name in enumerate([*_OWN, "u", "v", "w"])]
