@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 import numbasync as na
 from numbasync import native
+from numbasync.backend.cpu.kernel import artifact
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         chosen = config.option.keyword or config.option.markexpr
         is_plain = config.args_source is not pytest.Config.ArgsSource.ARGS and not chosen
         config.option.tier = "quick" if is_plain else "all"
+    if os.environ.get("NUMBASYNC_APART"):
+        artifact.everything_apart = True
     # Compiling makes so many objects that looking for cycles takes a twentieth of all time.
     gc.set_threshold(20_000, 20, 50)
     if hasattr(config.option, "loadscopereorder"):

@@ -1,8 +1,9 @@
-"""Random kernels in which threads go ways of their own, meet at barriers and exchange what they have.
+"""Random kernels in which threads go ways of their own, meet at barriers and exchange what they
+have.
 
-Names that begin with `u` are the same in all threads of a block, those with `w` in those of a warp: only
-they decide about ways with barriers, so that the kernels are right on any device. All others may
-differ. Values are integers below 1024, so that any order gives the same bits.
+Names that begin with `u` are the same in all threads of a block, those with `w` in those of a warp:
+only they decide about ways with barriers, so that the kernels are right on any device. All others
+may differ. Values are integers below 1024, so that any order gives the same bits.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Writer:
 
     def _condition(self) -> str:
         return self._one(
-            "t % 3 == 1", "t < 9", "a > b", "b % 2 == 0", "c > 500", "i % 5 < 2", "x[i] > 400", "t == 5",
-            "u > 100", "a < n",
+            "t % 3 == 1", "t < 9", "a > b", "b % 2 == 0", "c > 500", "i % 5 < 2", "x[i] > 400",
+            "t == 5", "u > 100", "a < n",
         )  # fmt: skip
 
     def _uniform_condition(self) -> str:

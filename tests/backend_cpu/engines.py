@@ -54,7 +54,7 @@ def run_on(
     """The arrays among the arguments, which the kernel has changed; those passed stay as they are.
 
     Args:
-        engine: `compiled` or `lowered`.
+        engine: `compiled` or `interpreted`.
         kernel: made by `cuda.jit`.
     """
     own = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]

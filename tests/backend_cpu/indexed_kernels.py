@@ -1,4 +1,4 @@
-"""Random kernels that read by indices of all kinds, under conditions and in loops: some out of range."""
+"""Random kernels that read by indices of all kinds, under conditions and in loops."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from numba import cuda, float32, int32, int64
 
 _INDICES = (
-    "t", "i", "t + n", "i + 3", "t - n", "i - m", "n - t", "w - 1 - t", "t * 2", "t * n", "t // 2", "t ^ 1",
-    "t + k", "k", "k * 3", "k - 2", "i - k", "n - k", "t * 3 - k * 2", "m", "t + b * 8", "int32(t - 5)",
-    "min(t, n)", "abs(t - 9)", "u", "u + t", "u - k", "x[t % 8]", "t % 16",
+    "t", "i", "t + n", "i + 3", "t - n", "i - m", "n - t", "w - 1 - t", "t * 2", "t * n", "t // 2",
+    "t ^ 1", "t + k", "k", "k * 3", "k - 2", "i - k", "n - k", "t * 3 - k * 2", "m", "t + b * 8",
+    "int32(t - 5)", "min(t, n)", "abs(t - 9)", "u", "u + t", "u - k", "x[t % 8]", "t % 16",
 )  # fmt: skip
 _CONDITIONS = (
-    "i < x.size", "t < n", "t >= n", "t > m", "t == n", "t != 3", "i + 3 < x.size", "t - n >= 0", "t < u",
-    "n <= t", "t < n and t >= 3", "not (t < m)", "t < 10 or t > 50", "n > 5", "t % 2 == 0", "x[t % 8] > 3",
-    "t * 2 < n", "0 <= t - n < 20",
+    "i < x.size", "t < n", "t >= n", "t > m", "t == n", "t != 3", "i + 3 < x.size", "t - n >= 0",
+    "t < u", "n <= t", "t < n and t >= 3", "not (t < m)", "t < 10 or t > 50", "n > 5", "t % 2 == 0",
+    "x[t % 8] > 3", "t * 2 < n", "0 <= t - n < 20",
 )  # fmt: skip
 
 
@@ -36,7 +36,8 @@ class Writer:
     def _index(self) -> str:
         text = self._one(_INDICES)
         text = text.replace("k", f"k{self._loops - 1}" if self._loops else "7")
-        return text.replace("t", "ty", 1) if self._has_rows and self._random.random() < 0.2 else text
+        is_of_row = self._has_rows and self._random.random() < 0.2
+        return text.replace("t", "ty", 1) if is_of_row else text
 
     def _statement(self) -> None:
         kind = self._random.random()

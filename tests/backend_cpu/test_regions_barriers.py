@@ -13,7 +13,8 @@ import pytest
 from numbasync.backend.cpu.regions import Code, build
 from numbasync.backend.cpu.regions.build import write_module
 from numbasync.backend.cpu.regions.machine_code import run_passes, target_machine
-from tests.backend_cpu.lowered_blocks import RecordError, entry_of, launch_code
+from tests.backend_cpu.run_regions import RecordError, entry_of, launch_code
+from tests.common import full
 
 _DECLARED = """
 declare i32 @na.tx()
@@ -45,7 +46,7 @@ top:
 
 
 def kernel(body: str) -> str:
-    """A kernel `(x, n)`: `t` is the thread, `w` are the block's, `p` is the thread's element of x."""
+    """A kernel `(x, n)`: `t` is the thread, of `w`; `p` is the thread's element of x."""
     return _DECLARED + _BEGIN + body + "\n}\n"
 
 
@@ -69,7 +70,7 @@ ROTATE = kernel("""
 """)
 
 
-@pytest.mark.parametrize("options", [{}, {"apart": True}, {"row": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, full({"apart": True}), full({"row": True})], ids=str)
 def test_a_value_is_kept_over_a_barrier(options: dict[str, Any]) -> None:
     code = build(ROTATE, "kernel", **options)
     for threads in (1, 7, 64):
@@ -199,7 +200,7 @@ end:
 """)
 
 
-@pytest.mark.parametrize("options", [{}, {"row": True}, {"apart": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, full({"row": True}), full({"apart": True})], ids=str)
 def test_a_sum_of_a_warp(options: dict[str, Any]) -> None:
     code = build(WARPS, "kernel", **options)
     x = np.arange(128)
@@ -207,7 +208,7 @@ def test_a_sum_of_a_warp(options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(x, np.repeat(np.arange(128).reshape(4, 32).sum(1), 32))
 
 
-# Half of each warp goes through a barrier of its own mask, the other half through none; then all meet.
+# Half of each warp goes through a barrier of its own mask, the other through none; then all meet.
 MASKS = kernel("""
   %lane = and i64 %t, 31
   %low = icmp ult i64 %lane, 16
@@ -273,7 +274,9 @@ end:
 """)
     with pytest.raises(RecordError) as caught:
         run(build(text, "kernel"), 3, 32, np.zeros(96, np.int64), 0)
-    assert (caught.value.kind, caught.value.site, caught.value.block) == (3, 4, (1, 0, 0))
+    error = caught.value
+    assert (error.kind, error.site, error.numbers) == (3, 4, (0, 0, 32))
+    assert (error.block, error.thread) == ((0, 0, 0), (0, 0, 0))
 
 
 ALIVE = kernel("""
@@ -357,18 +360,23 @@ def test_checked_code_runs_threads_and_blocks_in_the_order_that_is_given() -> No
     threads, blocks = np.array([2, 0, 3, 1]), np.array([1, 0])
     order = np.array([threads.ctypes.data, blocks.ctypes.data])
     x = np.zeros(9, np.int64)
+    words = np.array([x.ctypes.data, 0])
     memory = np.zeros(code.memory_bytes(4) + 64, np.uint8)
     start = -memory.ctypes.data % 64
     status = entry_of(code)(
-        np.array([x.ctypes.data, 0]).ctypes.data, memory[start:].ctypes.data, 0, 2, 4, 1, 1, 2, 1, 1, 0,
-        None, order.ctypes.data,
+        words.ctypes.data, memory[start:].ctypes.data, 0, 2, 4, 1, 1, 2, 1, 1, 0, None,
+        order.ctypes.data,
     )  # fmt: skip
     assert status == 0
     np.testing.assert_array_equal(x, [8, 5, 7, 4, 6, 1, 3, 0, 2])
     assert [call[1] for call in seen] == [1, 0] and {call[3] for call in seen} == {9}
 
 
-@pytest.mark.parametrize("text", [ROTATE, WARPS, NOTING, GRID], ids=["block", "warp", "note", "grid"])
+@pytest.mark.parametrize(
+    "text",
+    [full(ROTATE), WARPS, full(NOTING), full(GRID)],
+    ids=["block", "warp", "note", "grid"],
+)
 def test_code_for_aarch64_is_assembled(text: str) -> None:
     machine = target_machine("aarch64-unknown-linux-gnu", "neoverse-n1", "")
     module = llvm.parse_assembly(write_module(text, "kernel")[0].replace("x86_64", "aarch64"))

@@ -46,7 +46,8 @@ FORMS = [
     ("%s = insertvalue { ptr, i64 } poison, ptr %p, 0", "%s", "insertvalue", "{ ptr, i64 }", "%p",
      ""),
     ("%s = extractelement <4 x half> %a, i64 %i", "%s", "extractelement", "half", "%a %i", ""),
-    ("%s = insertelement <4 x i1> %a, i1 %b, i64 0", "%s", "insertelement", "<4 x i1>", "%a %b", ""),
+    ("%s = insertelement <4 x i1> %a, i1 %b, i64 0", "%s", "insertelement", "<4 x i1>", "%a %b",
+     ""),
     ("%s = shufflevector <2 x i8> %a, <2 x i8> %b, <4 x i32> <i32 0, i32 1, i32 2, i32 3>", "%s",
      "shufflevector", "<4 x i8>", "%a %b", ""),
     ("%s = atomicrmw fadd ptr %p, float %a monotonic, align 4", "%s", "atomicrmw", "float", "%p %a",
@@ -100,20 +101,25 @@ def test_what_is_not_known_is_refused(line: str) -> None:
 
 
 def test_incoming_values_of_a_phi() -> None:
-    i = parse_instruction("%s = phi { i64, [2 x i8] } [ %a, %b ], [ { i64 1, [2 x i8] zeroinitializer }, %c ]")
+    i = parse_instruction(
+        "%s = phi { i64, [2 x i8] } [ %a, %b ], [ { i64 1, [2 x i8] zeroinitializer }, %c ]"
+    )
     assert i.incoming == (("%a", "%b"), ("{ i64 1, [2 x i8] zeroinitializer }", "%c"))
 
 
 def test_arguments_of_a_call() -> None:
-    i = parse_instruction("call void @na.note(i32 1, i32 noundef %s, i64 0, i64 add (i64 1, i64 2), i64 %c)")
+    i = parse_instruction(
+        "call void @na.note(i32 1, i32 noundef %s, i64 0, i64 add (i64 1, i64 2), i64 %c)"
+    )
     assert i.arguments() == ["i32 1", "i32 noundef %s", "i64 0", "i64 add (i64 1, i64 2)", "i64 %c"]
     assert i.callee == "@na.note"
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["i1", "i8", "i17", "i64", "i128", "half", "bfloat", "float", "double", "ptr", "[3 x i16]", "{ i8, i64, i8 }",
-     "<{ i8, i64 }>", "{ i8, [3 x { i32, i8 }], ptr }", "<4 x float>", "<3 x i8>", "<8 x i1>", "{}", "[0 x i8]"],
+    ["i1", "i8", "i17", "i64", "i128", "half", "bfloat", "float", "double", "ptr", "[3 x i16]",
+     "{ i8, i64, i8 }", "<{ i8, i64 }>", "{ i8, [3 x { i32, i8 }], ptr }", "<4 x float>",
+     "<3 x i8>", "<8 x i1>", "{}", "[0 x i8]"],
 )  # fmt: skip
 def test_sizes_are_llvms(kind: str) -> None:
     module = llvm.parse_assembly(f"@x = global {kind} zeroinitializer\n@y = global i8 0")

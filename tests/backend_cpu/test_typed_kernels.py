@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numba.cuda.core.errors import TypingError
 
-from tests.backend_cpu.lowered_blocks import Blocks
-from tests.backend_cpu.lowered_threads import Kernel, keys_of
+from tests.backend_cpu.run_regions import Blocks
+from tests.backend_cpu.threads_in_turn import Kernel, keys_of
 from tests.backend_cpu.typed_kernels import arguments, written
 from tests.common import full
 

@@ -14,7 +14,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import native, testing
-from numbasync.backend.cpu.compiler.block_memory import _own
+from numbasync.backend.cpu.kernel.memory import _own
 from numbasync.backend.cpu.runtime.workers import Engine, changed, state
 from numbasync.backend.protocols import counters
 from numbasync.errors import OutOfBoundsError, ReentrancyError

@@ -68,7 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.sanitizer:
         sanitizer.command(options.sanitizer)  # raises if the tool is not installed
     if options.coverage:
-        os.environ["NUMBASYNC_CPU_ENGINE"] = "interpreted"  # read when devices are first listed
+        # Read when devices are first listed.
+        if os.environ.get("NUMBASYNC_CPU_ENGINE") != "interpreted":
+            os.environ["NUMBASYNC_CPU_ENGINE"] = "compiled-lines"
         # Where warnings are errors, this one stays a warning: the option asks for such kernels.
         config.addinivalue_line(
             "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"

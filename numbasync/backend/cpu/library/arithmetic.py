@@ -15,7 +15,7 @@ from llvmlite import binding, ir
 from numba import njit
 from numba.extending import intrinsic, overload
 
-from numbasync.backend.cpu.library.entry_points import INLINED, types
+from numbasync.backend.cpu.library.options import INLINED, types
 from numbasync.backend.cpu.library.small_float_functions import OF_BFLOAT, OF_HALF
 from numbasync.backend.cpu.library.small_floats import SmallFloat, bfloat, half
 

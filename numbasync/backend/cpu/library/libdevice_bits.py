@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import njit
 
 from numbasync.backend.cpu.library import arithmetic
-from numbasync.backend.cpu.library.entry_points import INLINED, types
+from numbasync.backend.cpu.library.options import INLINED, types
 from numbasync.backend.cpu.library.small_float_functions import OF_HALF
 from numbasync.backend.cpu.library.small_floats import emitted
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.library.small_floats import emitted
 
 _NAME = re.compile(r"(?:[fd](add|sub|mul|div|sqrt|rcp)|(fma)f?|(\w+)2(\w+))_(rn|rd|ru|rz)")

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from numbasync.backend.cpu.library import arithmetic
-from numbasync.backend.cpu.library.entry_points import INLINED, OPTIONS, UNWRAPPED, types
+from numbasync.backend.cpu.library.options import INLINED, OPTIONS, UNWRAPPED, types
 
 # Of type Any: they are called without the first parameter.
 _fma: Any = arithmetic.fma

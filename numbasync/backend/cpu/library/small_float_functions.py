@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import lower_builtin
 
-from numbasync.backend.cpu.library.entry_points import INLINED, types
+from numbasync.backend.cpu.library.options import INLINED, types
 from numbasync.backend.cpu.library.small_float_bits import DOUBLE
 from numbasync.backend.cpu.library.small_floats import (
     absolute,
@@ -230,7 +230,6 @@ def _functions(small: Any, name: str) -> dict[str, Any]:
         # The names of the functions in generated code, and in compiled code on disk.
         if function is not of:
             function.__name__ = function_name.strip("_")
-            function.made_of = small.name, function_name
     return functions
 
 

@@ -25,7 +25,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import NativeValue, box, lower_builtin, lower_cast, unbox
 
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.library.entry_points import any_intrinsic, types
+from numbasync.backend.cpu.library.options import any_intrinsic, types
 from numbasync.backend.cpu.library.small_float_bits import DOUBLE, FLOAT, Format, as_double
 
 

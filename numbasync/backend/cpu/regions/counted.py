@@ -1,9 +1,9 @@
 """Range loops of Numba as loops that count: what LLVM's light passes leave to its heavy ones.
 
-Numba's range counts down what is left, and computes its next value, by `sext` and `select` of whether
-anything is left, in the block that tests it. Behind the test it is known which. What begins at a number
-that is not negative and grows is never negative, so an index of it does not count from the end.
-How many strides are left need not be known to know whether one is.
+Numba's range counts down what is left, and computes its next value, by `sext` and `select` of
+whether anything is left, in the block that tests it. Behind the test it is known which. What begins
+at a number that is not negative and grows is never negative, so an index of it does not count from
+the end. How many strides are left need not be known to know whether one is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from numbasync.backend.cpu.regions.divergence import follows_from_operands
 from numbasync.backend.cpu.regions.flow import dominates, dominators, predecessors
 from numbasync.backend.cpu.regions.function_text import Function
-from numbasync.backend.cpu.regions.instructions import Instruction, parse_instruction
+from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
 from numbasync.backend.cpu.regions.llvm_types import split_list
 
 _EXTENSION = re.compile(r"[sz]ext i1 (%[\w.]+) to i\d+$")
@@ -67,7 +67,8 @@ def drop_sign_tests(function: Function) -> None:
 def test_by_value(function: Function) -> None:
     """Where a loop counts how many strides are left, test whether its value is below the end.
 
-    Numba divides for that: by `gridsize`, once in each thread, and what is left differs between threads.
+    Numba divides for that: by `gridsize`, once in each thread, and what is left differs between
+    threads.
     """
     definitions = {n: i for n, (_, i) in function.definitions().items()}
     for code in function.blocks.values():
@@ -88,12 +89,13 @@ def _end_of_strides(
     value: Instruction, counter: Instruction, definitions: Mapping[str, Instruction]
 ) -> str | None:
     """The end, if `counter` is how many strides `value` has to go to it."""
+    name = re.escape(value.result)
     for (begin, entry), (after, latch) in (value.incoming, value.incoming[::-1]):
         step = re.fullmatch(
-            rf"add (?:n[us]w )*i64 (?:{re.escape(value.result)}, (\S+)|(\S+), {re.escape(value.result)})",
+            rf"add (?:n[us]w )*i64 (?:{name}, (\S+)|(\S+), {name})",
             definitions[after].text if after in definitions else "",
         )
-        counted = dict((b, v) for v, b in counter.incoming)
+        counted = {b: v for v, b in counter.incoming}
         down = definitions.get(counted.get(latch, ""))
         if step is None or down is None or counted.keys() != {entry, latch}:
             continue
@@ -158,9 +160,7 @@ def drop_unused(function: Function) -> None:
 
 
 def _only_computes(i: Instruction) -> bool:
-    return follows_from_operands(i) or (
-        i.opcode == "load" and i.text.split(" ", 2)[1] not in ("atomic", "volatile")
-    )
+    return follows_from_operands(i) or (i.opcode == "load" and is_plain(i))
 
 
 def _only_grows(i: Instruction, definitions: Mapping[str, Instruction]) -> bool:

@@ -88,6 +88,17 @@ class CutKernel:
     memory: set[str] = field(default_factory=set)
     has_notes: bool = False
     asks_who_is_alive: bool = False
+    _private: set[str] = field(default_factory=set)
+
+    def private_addresses(self) -> set[str]:
+        """The values that are addresses of shared or local memory of the block."""
+        if not self._private:
+            self._private = {f"%na.{name}" for name in self.memory} | set(self.local_arrays)
+            for code in self.function.blocks.values():
+                for i in code:
+                    if i.opcode == "getelementptr" and i.uses and i.uses[0] in self._private:
+                        self._private.add(i.result)
+        return self._private
 
     def starts(self) -> list[str]:
         """The entry, and the block behind each barrier, by the barrier's number."""
@@ -126,7 +137,7 @@ def _loops_first(function: Function) -> list[str]:
     for loop in natural_loops(graph, function.entry):
         for block in loop.blocks:
             depth[block] += 1
-    by_depth = {b: sorted(following, key=depth.__getitem__) for b, following in graph.items()}
+    by_depth = {b: sorted(s[::-1], key=depth.__getitem__) for b, s in graph.items()}
     return reverse_postorder(by_depth, function.entry)
 
 
@@ -203,7 +214,8 @@ def _split_at_barriers(kernel: CutKernel) -> None:
     pieces: dict[str, str] = {}  # the last piece of each block
     found: dict[str, list[Instruction]] = {}
     for name, code in blocks.items():
-        current, own = name, []
+        current = name
+        own: list[Instruction] = []
         found[name] = own
         for i in code:
             level = _LEVELS.get(i.callee)

@@ -1,20 +1,20 @@
 """Which values may differ between the threads that meet at a barrier.
 
-What is called uniform here is kept in one place for all threads, so this must never be wrong. A value
-is divergent if it
+What is called uniform here is kept in one place for all threads, so this must never be wrong. A
+value is divergent if it
 
-- comes from a thread's number, from memory, from a call that is not known to follow from its arguments,
-  or from a divergent value;
-- is a phi at which ways meet that threads may take differently: ways from a branch on a divergent value to
-  the place where all of them have come together again (the branch's post-dominator);
-- is made in a loop without a barrier that threads leave in different rounds, and is used behind it: after
-  such a branch, a way comes to the branch again before all have come together. What is made on those
-  ways and still needed where they are left is divergent.
+- comes from a thread's number, from memory, from a call that is not known to follow from its
+  arguments, or from a divergent value;
+- is a phi at which ways meet that threads may take differently: ways from a branch on a divergent
+  value to the place where all of them have come together again (the branch's post-dominator);
+- is made in a loop without a barrier that threads leave in different rounds, and is used behind it:
+  after such a branch, a way comes to the branch again before all have come together. What is made
+  on those ways and still needed where they are left is divergent.
 
-Ways end at barriers, since all that meet there go on together from there. At a barrier of a warp only
-one warp's threads meet, and warps may come through it differently often, so all of this is
-done for each level: with ways that end at all barriers, and with ways that end only at those of the block.
-Ways that lead to no barrier do not count: who takes them meets nobody any more.
+Ways end at barriers, since all that meet there go on together from there. At a barrier of a warp
+only one warp's threads meet, and warps may come through it differently often, so all of this is
+done for each level: with ways that end at all barriers, and with ways that end only at those of the
+block. Ways that lead to no barrier do not count: who takes them meets nobody any more.
 """
 
 from __future__ import annotations
@@ -36,8 +36,20 @@ _FOLLOWS = (
     BINARY
     | CASTS
     | frozenset(
-        "fneg icmp fcmp select phi getelementptr extractvalue insertvalue extractelement "
-        "insertelement shufflevector freeze".split()
+        (
+            "fneg",
+            "icmp",
+            "fcmp",
+            "select",
+            "phi",
+            "getelementptr",
+            "extractvalue",
+            "insertvalue",
+            "extractelement",
+            "insertelement",
+            "shufflevector",
+            "freeze",
+        )
     )
 )
 _PURE_CALLS = (

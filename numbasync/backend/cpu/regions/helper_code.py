@@ -1,14 +1,15 @@
 """Functions of LLVM's language that the code of a kernel calls on its rare ways."""
 
 ALL = 65536  # added to a barrier's number if every thread that is asked waits there
-RAISED, DIVERGED = 2, 3  # kinds of a record, as in `entry_points`
+RAISED, DIVERGED = 2, 3  # kinds of a record, as in `record`
 FAILED_STATUS = 3
 
 CHOOSE = f"""
-; Where those threads go on together: of soft barriers (of warps, of loops) the first at which anybody waits
-; and whose members are all there; else the one barrier at which all wait who have not returned. 0: all
-; have returned. -1: they wait at different barriers.
-define internal i32 @na.choose(ptr %next, ptr %masks, i64 %base, i64 %count, i32 %soft_first, i32 %soft_last, i1 %strict, i1 %has_masks) noinline {{
+; Where those threads go on together: of soft barriers (of warps, of loops) the first at which
+; anybody waits and whose members are all there; else the one barrier at which all wait who have not
+; returned. 0: all have returned. -1: they wait at different barriers.
+define internal i32 @na.choose(ptr %next, ptr %masks, i64 %base, i64 %count, i32 %soft_first,
+    i32 %soft_last, i1 %strict, i1 %has_masks) noinline {{
 top:
   br label %scan
 scan:
@@ -110,29 +111,31 @@ decided:
   %found = select i1 %ready, i32 %t, i32 %soft_least1
   ret i32 %found
 }}
-; The record of threads that do not come to a barrier at which others wait.
-define internal void @na.diverged(ptr %record, ptr %next, i64 %count, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {{
+; The record of threads that do not come to a barrier at which others wait: of the first such one.
+define internal void @na.diverged(ptr %record, ptr %next, i64 %count, i64 %wx, i64 %wy, i64 %bx,
+    i64 %by, i64 %bz) noinline cold {{
 top:
   %kind = load i64, ptr %record
   %is_free = icmp eq i64 %kind, 0
   br i1 %is_free, label %find, label %end
 find:
-  %l = phi i64 [ 0, %top ], [ %l1, %find.next ]
+  %l = phi i64 [ 0, %top ], [ %l1, %find ]
+  %e = phi i32 [ 2147483647, %top ], [ %e1, %find ]
   %p = getelementptr inbounds i32, ptr %next, i64 %l
-  %e = load i32, ptr %p
-  %waits = icmp sgt i32 %e, 0
-  br i1 %waits, label %compare, label %find.next
-find.next:
+  %v = load i32, ptr %p
+  %waits = icmp sgt i32 %v, 0
+  %w = select i1 %waits, i32 %v, i32 2147483647
+  %e1 = call i32 @llvm.smin.i32(i32 %e, i32 %w)
   %l1 = add i64 %l, 1
   %f.more = icmp ult i64 %l1, %count
-  br i1 %f.more, label %find, label %end
+  br i1 %f.more, label %find, label %compare
 compare:
   %c = phi i64 [ 0, %find ], [ %c1, %compare ]
   %n = phi i64 [ 0, %find ], [ %n1, %compare ]
   %missing = phi i64 [ -1, %find ], [ %missing1, %compare ]
   %q = getelementptr inbounds i32, ptr %next, i64 %c
   %o = load i32, ptr %q
-  %same = icmp eq i32 %o, %e
+  %same = icmp eq i32 %o, %e1
   %one = zext i1 %same to i64
   %n1 = add i64 %n, %one
   %is_first = icmp eq i64 %missing, -1
@@ -143,11 +146,12 @@ compare:
   %c.more = icmp ult i64 %c1, %count
   br i1 %c.more, label %compare, label %write
 write:
-  %e64 = zext i32 %e to i64
+  %e64 = zext i32 %e1 to i64
   %s = getelementptr inbounds i32, ptr @na.sites, i64 %e64
   %site32 = load i32, ptr %s
   %site = sext i32 %site32 to i64
-  call void @na.record(ptr %record, i64 {DIVERGED}, i64 %site, i64 0, i64 %n1, i64 %count, i64 %missing1, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz)
+  call void @na.record(ptr %record, i64 {DIVERGED}, i64 %site, i64 0, i64 %n1, i64 %count,
+    i64 %missing1, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz)
   br label %end
 end:
   ret void
@@ -156,7 +160,8 @@ end:
 
 RECORD = (
     """
-define internal void @na.record(ptr %record, i64 %kind, i64 %site, i64 %a, i64 %b, i64 %c, i64 %thread, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {
+define internal void @na.record(ptr %record, i64 %kind, i64 %site, i64 %a, i64 %b, i64 %c,
+    i64 %thread, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {
   %old = load i64, ptr %record
   %is_free = icmp eq i64 %old, 0
   br i1 %is_free, label %write, label %end
@@ -167,7 +172,8 @@ write:
   %z = udiv i64 %row, %wy
 """
     + "".join(
-        f"  %p{i} = getelementptr inbounds i64, ptr %record, i64 {i}\n  store i64 {value}, ptr %p{i}\n"
+        f"  %p{i} = getelementptr inbounds i64, ptr %record, i64 {i}\n"
+        f"  store i64 {value}, ptr %p{i}\n"
         for i, value in enumerate(
             ["%kind", "%site", "%a", "%b", "%c", "%bx", "%by", "%bz", "%x", "%y", "%z"]
         )

@@ -23,11 +23,44 @@ _INCOMING = re.compile(r"\[ (.+?), (%[-\w$.]+) \](?=, \[|$)")
 _METADATA = re.compile(r"(?:, !\w[\w.]* ![\w.]+)+$")
 
 BINARY = frozenset(
-    "add sub mul udiv sdiv urem srem shl lshr ashr and or xor fadd fsub fmul fdiv frem".split()
+    (
+        "add",
+        "sub",
+        "mul",
+        "udiv",
+        "sdiv",
+        "urem",
+        "srem",
+        "shl",
+        "lshr",
+        "ashr",
+        "and",
+        "or",
+        "xor",
+        "fadd",
+        "fsub",
+        "fmul",
+        "fdiv",
+        "frem",
+    )
 )
 CASTS = frozenset(
-    "trunc zext sext fptrunc fpext fptoui fptosi uitofp sitofp ptrtoint ptrtoaddr inttoptr bitcast "
-    "addrspacecast".split()
+    (
+        "trunc",
+        "zext",
+        "sext",
+        "fptrunc",
+        "fpext",
+        "fptoui",
+        "fptosi",
+        "uitofp",
+        "sitofp",
+        "ptrtoint",
+        "ptrtoaddr",
+        "inttoptr",
+        "bitcast",
+        "addrspacecast",
+    )
 )
 _FLAGS = (
     r"(?:(?:nuw|nsw|exact|disjoint|nneg|samesign|inbounds|nusw|fast|nnan|ninf|nsz|arcp|contract"
@@ -74,6 +107,11 @@ class Instruction:
     def renamed(self, names: Mapping[str, str]) -> str:
         """Its text with other names for the values and labels."""
         return LOCAL.sub(lambda m: names.get(m[0], m[0]), self.text)
+
+
+def is_plain(i: Instruction) -> bool:
+    """Whether a load or store is neither atomic nor volatile."""
+    return i.text.split(" ", 2)[1] not in ("atomic", "volatile")
 
 
 def type_at(text: str, at: int) -> str:

@@ -10,7 +10,7 @@ from numbasync.backend.cpu.regions.divergence import divergent_values, follows_f
 from numbasync.backend.cpu.regions.flow import Liveness
 from numbasync.backend.cpu.regions.instructions import Instruction
 
-MOST_OPERATIONS = 12  # of what is made again instead of being kept
+MOST_OPERATIONS = 16  # of what is made again instead of being kept
 
 
 @dataclass(slots=True)

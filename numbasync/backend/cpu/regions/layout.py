@@ -11,7 +11,6 @@ from numbasync.backend.cpu.regions.machine_code import RECORD_BYTES
 from numbasync.backend.cpu.regions.prepare import Place
 
 
-
 def in_memory(kind: str) -> str:
     """The type that a value has in memory."""
     return "i8" if kind == "i1" else kind

@@ -103,7 +103,7 @@ def size_and_alignment(type_text: str) -> tuple[int, int]:
     if type_text[0] == "[":
         count, one = elements_of(type_text)
         size, alignment = size_and_alignment(str(one))
-        return int(count) * size, alignment  # type: ignore[arg-type]
+        return int(count) * size, alignment
     if type_text[0] == "{" or type_text.startswith("<{"):
         members = elements_of(type_text)
         offset, most = 0, 1
@@ -118,8 +118,8 @@ def size_and_alignment(type_text: str) -> tuple[int, int]:
         count, one = elements_of(type_text)
         bits = (
             int(one[1:]) if re.fullmatch(r"i\d+", str(one)) else 8 * size_and_alignment(str(one))[0]
-        )  # type: ignore[index]
-        nbytes = max(1, int(count) * bits + 7 >> 3)  # type: ignore[arg-type]
+        )
+        nbytes = max(1, int(count) * bits + 7 >> 3)
         nbytes = 1 << (nbytes - 1).bit_length()
         return nbytes, nbytes
     raise UnknownFormError(f"a type whose size is not known: {type_text}")

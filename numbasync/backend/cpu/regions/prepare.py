@@ -1,7 +1,9 @@
-"""From the contract's module to one cut kernel: LLVM's light passes, with memory's addresses hidden.
+"""From the contract's module to one cut kernel: LLVM's light passes, with memory's addresses
+hidden.
 
-Shared arrays are globals in the module, and would become parts of constants when LLVM simplifies; their
-addresses are asked for by calls until the kernel is cut, since each block has memory of its own.
+Shared arrays are globals in the module, and would become parts of constants when LLVM simplifies;
+their addresses are asked for by calls until the kernel is cut, since each block has memory of its
+own.
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ def _hide_places(text: str, name: str) -> tuple[str, dict[str, Place]]:
             lines[first:first] = calls
             declared |= used
         elif "@na." in line:
-            line = _PLACE.sub(lambda m: used.add(m[1]) or f"%na.{m[1]}", line)  # type: ignore[func-returns-value]
+            used.update(_PLACE.findall(line))
+            line = _PLACE.sub(r"%na.\1", line)
         lines.append(line)
     lines += [f"declare nonnull ptr @na.address.{place}() {_PURE}" for place in sorted(declared)]
     return "\n".join(lines), places

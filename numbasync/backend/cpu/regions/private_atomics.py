@@ -1,28 +1,17 @@
-"""Atomic operations on memory of the block: one processor runs all of its threads, so they need no lock.
+"""Atomic operations on memory of the block: one processor runs all of its threads, so they need no
+lock.
 
-They are written as a load, an operation and a store, about which LLVM is told nothing: that the threads'
-accesses do not depend on each other is not true of them.
+They are written as a load, an operation and a store, about which LLVM is told nothing: that the
+threads' accesses do not depend on each other is not true of them.
 """
 
 from __future__ import annotations
 
 import re
 
-from numbasync.backend.cpu.regions.cut import CutKernel
-
 _ATOMIC = re.compile(r"atomicrmw (\w+) ptr (%[\w.]+), (\S+) (\S+) .*")
 _PLAIN = frozenset(("add", "sub", "and", "or", "xor", "fadd", "fsub"))
 _COMPARED = {"max": "sgt", "min": "slt", "umax": "ugt", "umin": "ult"}
-
-
-def private_addresses(kernel: CutKernel) -> set[str]:
-    """The values that are addresses of shared or local memory of the block."""
-    found = {f"%na.{name}" for name in kernel.memory} | set(kernel.local_arrays)
-    for block in kernel.function.blocks.values():  # definitions come before uses, but for loops
-        for i in block:
-            if i.opcode == "getelementptr" and i.uses and i.uses[0] in found:
-                found.add(i.result)
-    return found
 
 
 def without_lock(text: str, result: str, address_is_private: bool) -> list[str] | None:

@@ -2,119 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from numbasync.backend.cpu.regions.cut import BARRIER, FAIL, CutKernel, Level
-from numbasync.backend.cpu.regions.divergence import divergent_branches
-from numbasync.backend.cpu.regions.flow import END, post_dominators, predecessors, reached_from
-from numbasync.backend.cpu.regions.instructions import Instruction
+from numbasync.backend.cpu.regions.instructions import Instruction, is_plain
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
-from numbasync.backend.cpu.regions.private_atomics import private_addresses, without_lock
+from numbasync.backend.cpu.regions.private_atomics import without_lock
+from numbasync.backend.cpu.regions.region import NEVER, NOTE, Region, Settings, Written, with_ways
+from numbasync.backend.cpu.regions.state_lines import is_alive_lines, latch_lines
 from numbasync.backend.cpu.regions.thread_loops import Loops
-
-FIRST_LOOP = 9100  # number of LLVM's metadata
-NEVER = 9223372036854775807  # no thread
-NOTE = (("kind", "i32"), ("site", "i32"), ("a", "i64"), ("b", "i64"), ("c", "i64"))
-
-
-@dataclass(slots=True)
-class Region:
-    """What can be reached from a start without a barrier between.
-
-    Attributes:
-        ends: numbers of the barriers at which it ends, and 0 if threads return in it.
-        varies: threads may end at different ones of them.
-        fails: threads may stop with an error.
-    """
-
-    start: int
-    blocks: list[str]
-    ends: list[int]
-    varies: bool
-    fails: bool
-
-
-def find_regions(kernel: CutKernel, kept: Kept, apart: bool) -> list[Region]:
-    """The region behind each start."""
-    blocks = kernel.function.blocks
-    graph = kernel.graph(Level.WARP)
-    numbers = {b.block: b.number for b in kernel.barriers}
-    numbers.update({b: 0 for b, code in blocks.items() if code[-1].opcode == "ret"})
-    leading = reached_from(predecessors(graph), numbers)
-    if apart:
-        is_divergent: Callable[[str], bool] = lambda _: True  # noqa: E731
-    else:
-        is_divergent = divergent_branches(blocks, kept.divergent)
-    regions = []
-    for number, start in enumerate(kernel.starts()):
-        reached = reached_from(graph, [start])
-        ends = sorted({numbers[b] for b in reached if b in numbers})
-        ways = {b: [s for s in graph[b] if s in leading] for b in reached if b in leading}
-        varies = False
-        if len(ends) > 1:
-            meets = post_dominators(ways)
-            for block, following in ways.items():
-                if len(following) > 1 and meets[block] == END and is_divergent(block):
-                    part = {numbers[b] for b in reached_from(ways, following) if b in numbers}
-                    varies = varies or len(part) > 1
-        fails = any(blocks[b][-1].opcode == FAIL for b in reached)
-        inside = [b for b in blocks if b in reached]
-        regions.append(Region(number, inside, ends, varies, fails))
-    return regions
-
-
-@dataclass(slots=True)
-class Settings:
-    """How regions are written.
-
-    Attributes:
-        parallel: tell LLVM that the threads' accesses do not depend on each other.
-        ordered: threads come in an order that the caller gives, and stop at the first error.
-        row: blocks have one row of threads.
-        hoists_checks: make checks of indices before the loops where they allow it.
-    """
-
-    parallel: bool = True
-    ordered: bool = False
-    row: bool = False
-    hoists_checks: bool = True
-
-
-@dataclass(slots=True)
-class Written:
-    """Lines of code, and what has to be declared for them.
-
-    Attributes:
-        places: type and name of variables of the function.
-        loops: of each with metadata, whether LLVM may make vectors of it.
-    """
-
-    lines: list[str] = field(default_factory=list)
-    places: dict[str, str] = field(default_factory=dict)
-    loops: list[bool] = field(default_factory=list)
-
-    def loop_metadata(self, has_vectors: bool) -> str:
-        """What marks a loop over threads as one whose accesses do not depend on each other."""
-        self.loops.append(has_vectors)
-        return f", !llvm.loop !{FIRST_LOOP + len(self.loops) - 1}"
-
-
-def _with_ways(
-    kernel: CutKernel, region: Region, taken: Mapping[str, str]
-) -> tuple[dict[str, list[Instruction]], Region]:
-    """The blocks of a region in which some branches go one way only."""
-    blocks = {b: kernel.function.blocks[b] for b in region.blocks}
-    for block, following in taken.items():
-        jump = Instruction("", "br", "void", f"br label {following}", labels=(following,))
-        blocks[block] = [*blocks[block][:-1], jump]
-    graph = {b: () if c[-1].opcode == BARRIER else c[-1].labels for b, c in blocks.items()}
-    reached = reached_from(graph, [kernel.starts()[region.start]])
-    blocks = {b: code for b, code in blocks.items() if b in reached}
-    fails = any(code[-1].opcode == FAIL for code in blocks.values())
-    return blocks, Region(region.start, list(blocks), region.ends, region.varies, fails)
 
 
 class RegionCode:
@@ -136,15 +34,15 @@ class RegionCode:
         self._kernel, self._kept, self._settings = kernel, kept, settings
         self._blocks = kernel.function.blocks
         if taken:
-            self._blocks, region = _with_ways(kernel, region, taken)
+            self._blocks, region = with_ways(kernel, region, taken)
         self.region, self.level, self.masked = region, level, masked
-        self.tag = f"{'w' if level is Level.WARP else 'r'}{region.start}{'m' if masked else ''}{suffix}"
+        letter = "w" if level is Level.WARP else "r"
+        self.tag = f"{letter}{region.start}{'m' if masked else ''}{suffix}"
         self.varies = region.varies or masked
         self._out = out
         self._facts = dict(facts or {})
         self._group = ", !llvm.access.group !9000" if settings.parallel else ""
         self._count = 0
-        self._private = private_addresses(kernel)
         self._defined = {i.result for b in region.blocks for i in self._blocks[b] if i.result}
         self._defined -= set(self._facts)
         self._names: dict[str, str] = {
@@ -182,7 +80,8 @@ class RegionCode:
             self._place(f"%{tag}.o.{v[1:]}", self._kept.uniform[v])
             if self.varies:
                 lines.append(
-                    f"  %{tag}.o0.{v[1:]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}"
+                    f"  %{tag}.o0.{v[1:]} = load {self._kept.uniform[v]}, "
+                    f"ptr {self.uniform_place(v)}"
                 )
                 lines.append(
                     f"  store {self._kept.uniform[v]} %{tag}.o0.{v[1:]}, ptr %{tag}.o.{v[1:]}"
@@ -193,7 +92,8 @@ class RegionCode:
         for v in self._loaded:
             if v in self._kept.uniform:
                 lines.append(
-                    f"  {self._initial[v]} = load {self._kept.uniform[v]}, ptr {self.uniform_place(v)}"
+                    f"  {self._initial[v]} = load {self._kept.uniform[v]}, "
+                    f"ptr {self.uniform_place(v)}"
                 )
         for i in self._made_before:
             lines.append(f"  {self._initial[i.result]} = {i.renamed(self._initial_names)}")
@@ -201,7 +101,7 @@ class RegionCode:
         lines += loops.head()
         self._write_body()
         if self.varies and not self.masked:
-            lines += self._latch()
+            lines += latch_lines(tag)
         lines += loops.tail()
         lines.append(f"{tag}.after:")
         for v in self._uniform_outs:
@@ -237,7 +137,7 @@ class RegionCode:
             if v not in self._demoted:
                 self._names[v] = self._initial[v]
         self._initial_names = {**self._names, **self._initial}
-        once = {v for v in self._loaded if v in kept.uniform}
+        once = {v for v in self._loaded if v in kept.uniform} | set(self._facts)
         of_thread = {f"%na.{c}" for c in ("tx", "ty", "tz", "tid")} | set(self._kernel.local_arrays)
         inside = set(self.region.blocks)
         # Names of demoted values that are loaded at the end of a block for phis behind it.
@@ -251,7 +151,7 @@ class RegionCode:
         }
         self._made_before, self._made_inside = [], []
         for i in needed_remade:
-            if all(u in once or u in self._facts or (u in self._kernel.names and u not in of_thread) for u in i.uses):
+            if all(u in once or (u in self._kernel.names and u not in of_thread) for u in i.uses):
                 once.add(i.result)
                 self._made_before.append(i)
             else:
@@ -311,12 +211,13 @@ class RegionCode:
             ]
         for array, (kind, _) in self._kernel.local_arrays.items():
             lines.append(
-                f"  {self._names[array]} = getelementptr inbounds {kind}, ptr %na.local.{array[1:]}, "
-                f"i64 %{tag}.na.tid"
+                f"  {self._names[array]} = getelementptr inbounds {kind}, "
+                f"ptr %na.local.{array[1:]}, i64 %{tag}.na.tid"
             )
         if self._has_excinfo():
             lines.append(
-                f"  %{tag}.excinfo = getelementptr inbounds ptr, ptr %na.excinfos, i64 %{tag}.na.tid"
+                f"  %{tag}.excinfo = getelementptr inbounds ptr, ptr %na.excinfos, "
+                f"i64 %{tag}.na.tid"
             )
         for v in self._loaded:
             if v in self._kept.per_thread:
@@ -363,7 +264,8 @@ class RegionCode:
                 lines.append(f"  {self._names[i.result]} = phi {flags}{i.type} {joined}")
                 if i.result in self._demoted:
                     late.append(
-                        f"  store {i.type} {self._names[i.result]}, ptr %{self.tag}.d.{i.result[1:]}"
+                        f"  store {i.type} {self._names[i.result]}, "
+                        f"ptr %{self.tag}.d.{i.result[1:]}"
                     )
                 continue
             self._write_instruction(block, i)
@@ -380,7 +282,8 @@ class RegionCode:
                         if b == block and v in self._demoted and v not in done:
                             done.add(v)
                             lines.append(
-                                f"  %{self.tag}.e.{b[1:]}.{v[1:]} = load {self._type_of(v)}, ptr %{self.tag}.d.{v[1:]}"
+                                f"  {self._phi_names[v, b]} = load {self._type_of(v)}, "
+                                f"ptr %{self.tag}.d.{v[1:]}"
                             )
         if i.opcode == BARRIER:
             number = next(b.number for b in self._kernel.barriers if b.block == block)
@@ -402,15 +305,19 @@ class RegionCode:
             self._write_note(i, names)
             return
         if i.callee == "@na.is_alive":
-            self._write_is_alive(i, names)
+            if i.result in self._demoted:
+                raise UnknownFormError("na.is_alive of a value that is kept in its own loop")
+            value = i.arguments()[0].rsplit(" ", 1)[1]
+            lines += is_alive_lines(names[i.result], names.get(value, value))
             return
         text = i.renamed(names)
         plain = None
         if i.opcode == "atomicrmw":
-            plain = without_lock(text, names[i.result], i.uses[0] in self._private)
+            is_private = i.uses[0] in self._kernel.private_addresses()
+            plain = without_lock(text, names[i.result], is_private)
         if plain is not None:
             lines += plain
-        elif i.opcode in ("load", "store") and not i.text.split(" ", 2)[1] in ("atomic", "volatile"):
+        elif i.opcode in ("load", "store") and is_plain(i):
             text += self._group
         if plain is None:
             lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
@@ -432,7 +339,8 @@ class RegionCode:
         for v in self._uniform_outs:
             if v in wanted:
                 lines.append(
-                    f"  store {kept.uniform[v]} {self._current(v, lines)}, ptr %{self.tag}.o.{v[1:]}"
+                    f"  store {kept.uniform[v]} {self._current(v, lines)}, "
+                    f"ptr %{self.tag}.o.{v[1:]}"
                 )
             elif not self.varies:
                 lines.append(f"  store {kept.uniform[v]} poison, ptr %{self.tag}.o.{v[1:]}")
@@ -452,21 +360,6 @@ class RegionCode:
         lines.append(
             f"  br label %{self.tag}.{'latch' if self.varies and not self.masked else 'next'}"
         )
-
-    def _latch(self) -> list[str]:
-        """What is done behind each thread, if threads may end at different barriers."""
-        x = f"%{self.tag}.latch"
-        return [
-            f"{self.tag}.latch:",
-            f"  {x}.n = load i32, ptr %na.last",
-            f"  {x}.a = load i32, ptr %na.least",
-            f"  {x}.b = call i32 @llvm.smin.i32(i32 {x}.a, i32 {x}.n)",
-            f"  store i32 {x}.b, ptr %na.least",
-            f"  {x}.c = load i32, ptr %na.most",
-            f"  {x}.d = call i32 @llvm.smax.i32(i32 {x}.c, i32 {x}.n)",
-            f"  store i32 {x}.d, ptr %na.most",
-            f"  br label %{self.tag}.next",
-        ]
 
     def _write_failure(self, status: str) -> None:
         lines, tag = self._out.lines, self.tag
@@ -491,20 +384,3 @@ class RegionCode:
             self._out.lines += self.store_of_thread(
                 f"%na.note_{field_name}", kind, names.get(value, value)
             )
-
-    def _write_is_alive(self, i: Instruction, names: dict[str, str]) -> None:
-        value = i.arguments()[0].rsplit(" ", 1)[1]
-        value = names.get(value, value)
-        result = names[i.result]
-        inside, at, p, alive = (self._fresh("l") for _ in range(4))
-        self._out.lines += [
-            f"  {inside} = icmp ult i64 {value}, %na.threads",
-            f"  {at} = select i1 {inside}, i64 {value}, i64 0",
-            f"  {p} = getelementptr inbounds i32, ptr %na.alive, i64 {at}",
-            f"  {alive} = load i32, ptr {p}",
-            f"  {result}.n = icmp ne i32 {alive}, 0",
-            f"  {result}.a = and i1 {result}.n, {inside}",
-            f"  {result} = zext i1 {result}.a to i32",
-        ]
-        if i.result in self._demoted:
-            raise UnknownFormError("na.is_alive of a value that is kept in its own loop")

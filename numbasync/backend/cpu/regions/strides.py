@@ -1,4 +1,4 @@
-"""How far apart the values of neighbouring threads are: which accesses are of neighbouring elements."""
+"""How far apart the values of neighbouring threads are: whether accesses are side by side."""
 
 from __future__ import annotations
 

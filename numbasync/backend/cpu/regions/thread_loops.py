@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from numbasync.backend.cpu.regions.cut import Level
 
 if TYPE_CHECKING:
-    from numbasync.backend.cpu.regions.region_code import Settings, Written
+    from numbasync.backend.cpu.regions.region import Settings, Written
 
 WARP = 32
 
@@ -22,7 +22,8 @@ class Loops:
         self, tag: str, level: Level, settings: Settings, out: Written, has_vectors: bool
     ) -> None:
         self._tag, self._level, self._settings, self._out = tag, level, settings, out
-        self._has_vectors = has_vectors
+        is_short = level is Level.WARP
+        self._kind = ("short" if is_short else "vectors") if has_vectors else "scalar"
 
     def head(self) -> list[str]:
         if self._settings.ordered:
@@ -52,7 +53,7 @@ class Loops:
         return [line.replace("@.", f"{self._tag}.") for line in lines]
 
     def _end(self, letter: str, extent: str, behind: str) -> list[str]:
-        metadata = self._out.loop_metadata(self._has_vectors) if self._settings.parallel else ""
+        metadata = self._out.loop_metadata(self._kind) if self._settings.parallel else ""
         return [
             "@.next:",
             f"  %@.{letter}1 = add nuw nsw i64 %@.{letter}, 1",

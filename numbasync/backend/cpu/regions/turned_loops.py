@@ -1,9 +1,10 @@
 """Loops turned inside out: a barrier in the body makes the loop over threads the inner one.
 
-LLVM vectorises inner loops only. A loop of the kernel that all threads run equally often gets a barrier that
-nobody has to come to, after which the loop over threads is inside of it. It has a price: what
-differs between threads is stored and loaded in each round. So it is done where neighbouring threads use
-neighbouring elements, or the same one, and where there is nothing in the loop that has no vectors.
+LLVM vectorises inner loops only. A loop of the kernel that all threads run equally often gets a
+barrier that nobody has to come to, after which the loop over threads is inside of it. It has a
+price: what differs between threads is stored and loaded in each round. So it is done where
+neighbouring threads use neighbouring elements, or the same one, and where there is nothing in the
+loop that has no vectors.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ import re
 
 from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
 from numbasync.backend.cpu.regions.divergence import divergent_values, follows_from_operands
-from numbasync.backend.cpu.regions.flow import NaturalLoop, natural_loops, predecessors, reached_from
+from numbasync.backend.cpu.regions.flow import (
+    NaturalLoop,
+    natural_loops,
+    predecessors,
+    reached_from,
+)
 from numbasync.backend.cpu.regions.function_text import Function
-from numbasync.backend.cpu.regions.instructions import Instruction, parse_instruction
+from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment, split_list
 from numbasync.backend.cpu.regions.strides import Strides
 
@@ -62,16 +68,14 @@ def _may_be_turned(kernel: CutKernel, loop: NaturalLoop) -> bool:
     for block in loop.blocks:
         for i in blocks[block]:
             if i.opcode in ("load", "store"):
-                if i.text.split(" ", 2)[1] in ("atomic", "volatile"):
+                if not is_plain(i):
                     return False
             elif i.opcode not in ("br", "switch") and not follows_from_operands(i):
                 return False
     return True
 
 
-def _exits(
-    kernel: CutKernel, loop: NaturalLoop
-) -> list[tuple[str, str]]:
+def _exits(kernel: CutKernel, loop: NaturalLoop) -> list[tuple[str, str]]:
     """The ways out of the loop, but for errors."""
     blocks = kernel.function.blocks
     graph = kernel.graph()

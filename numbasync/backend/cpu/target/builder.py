@@ -50,24 +50,31 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
         if isinstance(function, ir.InlineAsm):
             emit = _longest(ASSEMBLY, function.asm.startswith)
             if emit is None:
-                raise self.refuse(f"the assembly {function.asm!r:.40}")
+                self.refuse(f"the assembly {function.asm!r:.40}")
             return emit
         name = getattr(function, "name", "")
         emit = NAMES.get(name) or _longest(PREFIXES, name.startswith)
         emit = emit or _longest(SUFFIXES, name.endswith)
         if emit is None and name.startswith(_OF_GPUS):
-            raise self.refuse(f"a call of {name}")
+            self.refuse(f"a call of {name}")
         return emit
 
-    def refuse(self, what: str) -> Any:
-        """The error to raise for something that only a GPU has."""
+    def of_a_gpu(self, function: Any, args: list[Any]) -> Any:
+        """The call of something that only a GPU has, of which a note is made."""
+        is_assembly = isinstance(function, ir.InlineAsm)
+        what = f"the assembly {function.asm!r:.40}" if is_assembly else f"a call of {function.name}"
+        self.refuse(what)
+        return super().call(function, args)
+
+    def refuse(self, what: str) -> None:
+        """Note something that only a GPU has."""
         location = self.lower.loc
         where = "" if location is None else f" ({location.filename}:{location.line})"
-        return self.session.refuse(what, where)
+        self.session.refuse(what, where)
 
     def inttoptr(self, value: Any, typ: Any, name: str = "") -> Any:
         if getattr(typ, "addrspace", 0):
-            raise self.refuse(f"a pointer into address space {typ.addrspace}")
+            self.refuse(f"a pointer into address space {typ.addrspace}")
         return super().inttoptr(value, typ, name)
 
     # --- what the code of the processor is made of ---

@@ -12,7 +12,7 @@ from numba.cuda import cgutils, stubs
 from numba.cuda.core import imputils
 from numba.cuda.np import arrayobj
 
-from numbasync.backend.cpu.library.entry_points import OUT_OF_RANGE
+from numbasync.backend.cpu.record import OUT_OF_RANGE
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.context import Emit, TargetContext, emits

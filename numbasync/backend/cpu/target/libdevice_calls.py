@@ -112,7 +112,7 @@ def _other(builder: Builder, function: Any, args: list[Any]) -> Any:
         return _compiled(builder, function, parameters, compiled, args)
     of_c = name.removeprefix("fast_")
     if compiled is None or not binding.address_of_symbol(of_c):
-        raise builder.refuse(f"a call of {function.name}")
+        return builder.of_a_gpu(function, args)
     outer = builder.session.pure(of_c, function.ftype.return_type, *function.ftype.args)
     return builder.call(outer, args)
 

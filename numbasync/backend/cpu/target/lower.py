@@ -15,7 +15,7 @@ from numba.cuda.core.compiler_lock import (  # pyright: ignore[reportMissingImpo
 )
 
 from numbasync.backend.bfloat16_type import register
-from numbasync.backend.cpu.compiler.program import Site
+from numbasync.backend.cpu.record import Site
 from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     arrays,
     atomic_operations,
@@ -30,7 +30,7 @@ from numbasync.backend.cpu.target.builder import define
 from numbasync.backend.cpu.target.context import TargetContext, target_data
 from numbasync.backend.cpu.target.functions import compile_function, dispatchers_of, flags_of
 from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Options, types
-from numbasync.backend.cpu.target.session import RefusedError, Session
+from numbasync.backend.cpu.target.session import Session
 from numbasync.errors import UnsupportedKernelError
 
 # What NVVM does with `fastmath`: it fuses products and sums, divides by reciprocals, and
@@ -38,6 +38,7 @@ from numbasync.errors import UnsupportedKernelError
 _FAST = ("contract", "arcp", "afn")
 _SPACE = re.compile(r" addrspace\(\d+\)")
 _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global) \[0 x .*$', re.M)
+_BARRIERS = ("na.barrier", "na.warp_barrier", "na.grid_barrier")
 _PURE = "memory(none) nounwind willreturn"
 
 
@@ -58,20 +59,17 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
     code = function.__code__
     session.kernel = Site(code.co_name, code.co_filename, code.co_firstlineno, "")
     register()
-    try:
-        with _compiler_of(session) as context:
-            flags = flags_of({"fastmath": options.fastmath}, options.debug)
-            result = compile_function(context, function, tuple(argument_types), types.void, flags)
-            name = result.fndesc.llvm_func_name
-            _define_rest(context, name)
-            _refuse_unknown(session)
-            arguments = _add_kernel(session, name, code)
-    except Exception as error:
-        if session.refused:
-            raise UnsupportedKernelError(
-                f"kernel {function.__name__} uses {session.refused}."
-            ) from (None if isinstance(error, RefusedError) else error)
-        raise
+    with _compiler_of(session) as context:
+        flags = flags_of({"fastmath": options.fastmath}, options.debug)
+        result = compile_function(context, function, tuple(argument_types), types.void, flags)
+        name = result.fndesc.llvm_func_name
+        _define_rest(context, name)
+        _refuse_unknown(session)
+        if "barrier" in session.uses:
+            _refuse_meetings_in_recursion(session)
+        arguments = _add_kernel(session, name, code)
+    if session.refused:
+        raise UnsupportedKernelError(f"kernel {function.__name__} uses {session.refused}.")
     text = _finished(session)
     return Module(
         text=text,
@@ -80,6 +78,7 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         arguments=arguments,
         sites=session.sites,
         exceptions=session.exceptions,
+        lines=list(session.lines),
         has_barriers="barrier" in session.uses,
         is_cooperative="grid" in session.uses,
         has_atomics="atomic" in session.uses,
@@ -112,15 +111,37 @@ def _define_rest(context: TargetContext, name: str) -> None:
         reached.add(function)
         if not function.blocks:
             define(function, context)
-        waiting += [
-            instruction.callee
-            for block in function.blocks
-            for instruction in block.instructions
-            if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
-        ]
+        waiting += _called(function)
     for function in session.module.functions:
         if function not in reached:
             del session.module.globals[function.name]
+
+
+def _called(function: Any) -> list[Any]:
+    """The functions that one calls."""
+    return [
+        instruction.callee
+        for block in function.blocks
+        for instruction in block.instructions
+        if isinstance(instruction, ir.CallInstr) and isinstance(instruction.callee, ir.Function)
+    ]
+
+
+def _refuse_meetings_in_recursion(session: Session) -> None:
+    """Refuse a barrier in a function that calls itself, which cannot be written out."""
+    for dispatcher, results in session.compiled.items():
+        for result in results.values():
+            own = session.module.globals.get(result.fndesc.llvm_func_name)
+            reached: set[Any] = set()
+            waiting = [] if own is None else _called(own)
+            while waiting:
+                function = waiting.pop()
+                if function not in reached:
+                    reached.add(function)
+                    waiting += _called(function)
+            if own in reached and any(f.name in _BARRIERS for f in reached):
+                name = dispatcher.py_func.__name__
+                session.refused = f"a barrier in {name}, which calls itself"
 
 
 def _refuse_unknown(session: Session) -> None:
@@ -129,7 +150,7 @@ def _refuse_unknown(session: Session) -> None:
         name = function.name
         is_known = function.blocks or name in session.linked or name.startswith(("na.", "llvm."))
         if not is_known and not binding.address_of_symbol(name):
-            raise session.refuse(f"a call of {name}")
+            session.refuse(f"a call of {name}")
 
 
 def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:

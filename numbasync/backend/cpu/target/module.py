@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types as _types
 
-from numbasync.backend.cpu.compiler.program import Site
+from numbasync.backend.cpu.record import Site
 
 types: Any = _types  # type checkers do not know all of its names
 KERNEL = "kernel"  # the name of the function
@@ -25,11 +25,13 @@ class Options:
         fastmath: as `cuda.jit(fastmath=True)`.
         debug: as `cuda.jit(debug=True)`: divisions by zero raise.
         checked: each access of an element calls `na.access` first.
+        lines: each line calls `na.line` first, with the number of the line before it and its own.
     """
 
     fastmath: bool = False
     debug: bool = False
     checked: bool = False
+    lines: bool = False
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Module:
         argument_types: Numba's types of the arguments.
         arguments: LLVM's types of these, as they are passed.
         sites: places in the source, by their numbers in the code.
+        lines: file and line of each of the numbers in calls of `na.line`. Where a function begins
+            and ends there is a number of its own, whose line is the function's first, negated.
         exceptions: class and arguments of what the kernel raises, by the numbers in the code.
         has_barriers: whether threads of a block, or of a warp, meet.
         is_cooperative: whether blocks meet.
@@ -58,6 +62,7 @@ class Module:
     arguments: tuple[str, ...]
     sites: list[Site] = field(default_factory=list)
     exceptions: list[tuple[type[BaseException], tuple[Any, ...]]] = field(default_factory=list)
+    lines: list[tuple[str, int]] = field(default_factory=list)
     has_barriers: bool = False
     is_cooperative: bool = False
     has_atomics: bool = False

@@ -8,7 +8,7 @@ import numpy as np
 from numba.cuda.core import ir as _ir
 from numba.cuda.core import ir_utils
 
-from numbasync.backend.cpu.library.entry_points import OVERFLOWN
+from numbasync.backend.cpu.record import OVERFLOWN
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.module import I64, types
 

@@ -16,9 +16,9 @@ from numba.cuda.core import (
 from numba.cuda.core import ir as _numba_ir
 from numba.cuda.core.compiler_machinery import register_pass  # pyright: ignore[reportMissingImports]
 
-from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.target import narrow_indices
 from numbasync.backend.cpu.target.builder import Builder
+from numbasync.backend.cpu.target.lines import Lines, NoLines
 from numbasync.backend.cpu.target.module import types
 from numbasync.backend.cpu.target.session import is_numbas
 from numbasync.backend.cpu.target.source_text import text_of
@@ -63,12 +63,19 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         else:
             self.builder.store(value, self.getvar(name))
 
+    def lower_block(self, block: Any) -> None:
+        self._lines.begin()
+        super().lower_block(block)
+
     def lower_inst(self, inst: Any) -> None:
         self.statement, self.expression = inst, None
+        self._lines.reach(inst)
         super().lower_inst(inst)
 
     def pre_lower(self) -> None:
         super().pre_lower()
+        has_lines = self.context.session.options.lines and not self.is_numbas
+        self._lines = Lines(self) if has_lines else NoLines()
         is_checked = self.context.session.options.checked and not self.is_numbas
         self._narrowing = narrow_indices.conversions(self.func_ir) if is_checked else set()
 
@@ -160,12 +167,34 @@ class _Lowering(_passes.BaseNativeLowering):  # type: ignore[misc, unused-ignore
         return Lower
 
 
+class _Typing:
+    """Numba's typing of functions, which resolves a call of the same types once, not at every place
+    of the code.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._known: dict[Any, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
+        # Other functions may depend on the compilation in which they are resolved.
+        if type(function) is not types.Function or kws:
+            return self._context.resolve_function_type(function, args, kws)
+        key = function, tuple(args)
+        if key not in self._known:
+            self._known[key] = self._context.resolve_function_type(function, args, kws)
+        return self._known[key]
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Inference(_passes.NopythonTypeInference):  # type: ignore[misc, unused-ignore]
     _name = "nopython_type_inference"
 
     def run_pass(self, state: Any) -> bool:
-        context, state.typingctx = state.typingctx, Typing(state.typingctx)
+        context, state.typingctx = state.typingctx, _Typing(state.typingctx)
         try:
             done: bool = super().run_pass(state)
         finally:

@@ -76,12 +76,16 @@ def _nothing(builder: Builder, function: Any, args: list[Any]) -> Any:
 @instead_of("ld.", table=ASSEMBLY)
 def _load(builder: Builder, function: Any, args: list[Any]) -> Any:
     """A load with a hint for a GPU's cache."""
+    if len(args) != 1:
+        return builder.of_a_gpu(function, args)
     (place,) = args
     return builder.load(builder.bitcast(place, function.function_type.return_type.as_pointer()))
 
 
 @instead_of("st.", table=ASSEMBLY)
 def _store(builder: Builder, function: Any, args: list[Any]) -> Any:
+    if len(args) != 2:
+        return builder.of_a_gpu(function, args)
     place, value = args
     return builder.store(value, builder.bitcast(place, value.type.as_pointer()))
 

@@ -10,8 +10,7 @@ from llvmlite import binding, ir
 from numba import cuda
 from numba.cuda.core.imputils import user_function  # pyright: ignore[reportMissingImports]
 
-from numbasync.backend.cpu.compiler.program import Site
-from numbasync.backend.cpu.library.entry_points import RAISED
+from numbasync.backend.cpu.record import RAISED, Site
 from numbasync.backend.cpu.target.module import I32, I64, STOPPED, VOID, Options
 
 _NUMBAS = tuple(os.path.dirname(m.__file__) + os.sep for m in (numba, cuda) if m.__file__)
@@ -20,10 +19,6 @@ _NUMBAS = tuple(os.path.dirname(m.__file__) + os.sep for m in (numba, cuda) if m
 def is_numbas(file: str) -> bool:
     """Whether a file is one of Numba's."""
     return file.startswith(_NUMBAS)
-
-
-class RefusedError(Exception):
-    """Something that only a GPU has."""
 
 
 class Session:
@@ -61,6 +56,7 @@ class Session:
         self.refused = ""
         self.kernel = Site("", "", 0, "")
         self._numbers: dict[Site, int] = {}
+        self.lines: dict[tuple[str, int], int] = {}
 
     def add(self, result: Any) -> None:
         """Let functions of the kernel call another one."""
@@ -77,15 +73,20 @@ class Session:
             self.sites.append(place)
         return I32(self._numbers[place])
 
+    def line(self, file: str, line: int) -> ir.Constant:
+        """The number of a line."""
+        return I32(self.lines.setdefault((file, line), len(self.lines)))
+
     def exception(self, kind: type[BaseException], arguments: tuple[Any, ...]) -> ir.Constant:
         """The number of an exception."""
         self.exceptions.append((kind, arguments))
         return I64(len(self.exceptions) - 1)
 
-    def refuse(self, what: str, where: str = "") -> RefusedError:
-        """The error to raise for something that only a GPU has."""
+    def refuse(self, what: str, where: str = "") -> None:
+        """Note something that only a GPU has. The kernel is lowered to its end all the same: Numba
+        may refuse it, for a GPU too.
+        """
         self.refused = self.refused or f"{what}, which only a GPU has{where}"
-        return RefusedError(self.refused)
 
     def pure(self, name: str, result: Any, *parameters: Any) -> Any:
         """A function without effects that `regions` replaces."""

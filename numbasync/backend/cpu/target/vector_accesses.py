@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numbasync import vectors
-from numbasync.backend.cpu.library.entry_points import MISALIGNED
+from numbasync.backend.cpu.record import MISALIGNED
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.context import TargetContext, emits
