@@ -192,9 +192,9 @@ def met(z, x, n):  # type: ignore[no-untyped-def]
     z[4, i] = cuda.syncthreads_count(int(x[i] > n))
     z[5, i] = cuda.syncthreads_and(int(x[i] > n)) + 2 * cuda.syncthreads_or(int(x[i] > n))
     if i % 2:
-        z[6, i] = cuda.activemask()
+        z[6, i] = cuda.any_sync(0xAAAAAAAA, x[i] == 5)
     else:
-        z[6, i] = cuda.any_sync(0x55555555, x[i] == 4)
+        z[6, i] = cuda.activemask()
 
 
 @pytest.mark.parametrize("count", [45, full(64), full(1)])
@@ -210,8 +210,8 @@ def test_threads_that_meet(count: int) -> None:
             assert z[1, i] == x[across if across < count else i]
             assert z[2, i] == sum(1 << (j - first) for j in lanes if x[j] > 20)
             assert z[3, i] == sum(1 << (j - first) for j in lanes if x[j] % 3 == x[i] % 3)
-            odd = sum(1 << (j - first) for j in lanes if j % 2)
-            assert z[6, i] == (odd if i % 2 else any(x[j] == 4 for j in lanes if not j % 2))
+            even = sum(1 << (j - first) for j in lanes if not j % 2)
+            assert z[6, i] == (any(x[j] == 5 for j in lanes if j % 2) if i % 2 else even)
     assert set(z[4]) == {(x > 20).sum()}
     assert set(z[5]) == {(x > 20).all() + 2 * (x > 20).any()}
 

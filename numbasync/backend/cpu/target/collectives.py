@@ -172,14 +172,23 @@ def shuffled(builder: Builder, mode: int, mask: Any, value: Any, b: Any, c: Any)
         else:
             source = builder.or_(builder.and_(own, segment), builder.and_(b, others))
         is_there = builder.icmp_signed("<=", source, last)
-    thread = builder.thread()
-    away = builder.sext(builder.sub(source, own), I64)
-    place = builder.select(is_there, builder.add(thread, away), thread)
-    is_in_block = builder.icmp_signed("<", place, _threads(builder))
-    place = builder.select(is_in_block, place, thread)
     memory = _exchange(builder, value)
     builder.meet_warp(what, mask)
-    result = builder.load(builder.gep(memory, [I64(0), place], inbounds=True))
+    thread = builder.thread()
+    if mode in (_UP, _DOWN):
+        # Neighbouring lanes read neighbouring places: not by an index that is chosen for each.
+        away = builder.zext(b, I64)
+        place = builder.sub(thread, away) if mode == _UP else builder.add(thread, away)
+    else:
+        place = builder.add(thread, builder.sext(builder.sub(source, own), I64))
+    is_read = builder.and_(is_there, builder.icmp_signed("<", place, _threads(builder)))
+    before = builder.block
+    with builder.if_then(is_read):
+        found = builder.load(builder.gep(memory, [I64(0), place], inbounds=True))
+        after = builder.block
+    result = builder.phi(value.type)
+    result.add_incoming(value, before)
+    result.add_incoming(found, after)
     builder.meet_warp(what, mask)
     return result, is_there
 

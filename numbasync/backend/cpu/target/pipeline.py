@@ -13,6 +13,7 @@ from numba.cuda.core import (
     transforms,
     typed_passes,
 )
+from numba.cuda.core import ir as _numba_ir
 from numba.cuda.core.compiler_machinery import register_pass  # pyright: ignore[reportMissingImports]
 
 from numbasync.backend.cpu.target import narrow_indices
@@ -27,6 +28,7 @@ _lowering: Any = lowering
 _passes: Any = typed_passes
 _machinery: Any = compiler_machinery
 _errors: Any = errors
+_ir: Any = _numba_ir
 # They describe the code, and say where the life of each variable ends: it holds no reference that
 # would have to be released.
 _DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary, _passes.IRLegalization)
@@ -85,6 +87,52 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
             return super().lower_expr(resty, expr)
         finally:
             self.expression = before
+
+    def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
+        """Numba's, which resolves each operation of the same types anew."""
+        function = self.context.typing_context.resolve_value_type(op)
+        if not isinstance(function, types.Function):
+            return super().lower_binop(resty, expr, op)
+        signature = self.fndesc.calltypes[expr]
+        left, right = (self.loadvar(v.name) for v in (expr.lhs, expr.rhs))
+        left_type, right_type = (self.typeof(v.name) for v in (expr.lhs, expr.rhs))
+        left = self.context.cast(self.builder, left, left_type, signature.args[0])
+        right = self.context.cast(self.builder, right, right_type, signature.args[1])
+        statics = expr.static_lhs, expr.static_rhs
+        known_left, known_right = (_lowering._lit_or_omitted(s) for s in statics)
+        result = None
+        for arguments, values in (
+            ((known_left, known_right), statics),
+            ((known_left, right_type), (statics[0], right)),
+            ((left_type, known_right), (left, statics[1])),
+        ):
+            if result is None and not any(v is _ir.UNDEFINED for v in values):
+                result = self._static(function, arguments, values)
+        if result is None:
+            arguments = signature.args
+            result = self._operation(function, arguments)(self.builder, (left, right))
+        return self.context.cast(self.builder, result, signature.return_type, resty)
+
+    def _static(self, function: Any, arguments: Any, values: Any) -> Any:
+        """The result of an operation on values of which some are known; None if there is none."""
+        try:
+            return self._operation(function, arguments)(self.builder, values)
+        except (_errors.TypingError, NotImplementedError):
+            return None
+
+    def _operation(self, function: Any, arguments: Any) -> Any:
+        """What is emitted for an operation of these types."""
+        known = self.context.session.operations
+        key = function, tuple(arguments)
+        if key not in known:
+            try:
+                resolved = function.get_call_type(self.context.typing_context, arguments, {})
+                known[key] = resolved, self.context.get_function(function, resolved)
+            except (_errors.TypingError, NotImplementedError) as error:
+                known[key] = error
+        if isinstance(known[key], Exception):
+            raise known[key]
+        return self.context.get_function(function, known[key][0])
 
     def _check_width(self, call: Any) -> None:
         (argument,) = call.args

@@ -30,6 +30,7 @@ class Session:
         functions: what emits a call of each of these, by the key that Numba knows it by.
         linked: text of modules whose functions this one calls.
         shared: memory of each shared array, and the element at which it begins.
+        operations: signatures of operators, by their types of arguments.
         registered: how many things Numba knew when it was asked last.
         sizes: in bytes, of types of LLVM.
         collectives: how many operations of threads that meet there are so far.
@@ -50,6 +51,7 @@ class Session:
         self.shared: list[tuple[Any, Any]] = []
         self.collectives = 0
         self.registered = -1
+        self.operations: dict[Any, Any] = {}
         self.sizes: dict[Any, int] = {}
         self.refused = ""
         self.kernel = Site("", "", 0, "")
