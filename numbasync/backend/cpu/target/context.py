@@ -107,7 +107,6 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     """The context of one session; what is registered is that of `numba.cuda`, and `OWN`."""
 
     enable_nrt = False  # no memory is allocated in kernels
-    strict_alignment = False  # a processor reads fields of records at any address
 
     def __init__(self, session: Session) -> None:
         self.session = session
