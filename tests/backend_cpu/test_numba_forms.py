@@ -28,7 +28,7 @@ def enumerated(z, x):
 
 def zipped(z, x):
     t = cuda.threadIdx.x
-    for a, b in zip((x[t], 2.0), (x[7 - t], 5.0)):
+    for a, b in zip((x[t], 2.0), (x[7 - t], 5.0)):  # noqa: B905 - Numba's has no `strict`
         cuda.syncthreads()
         z[t] += a * b
 
