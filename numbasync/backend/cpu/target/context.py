@@ -11,13 +11,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from llvmlite import binding
 from numba.cuda import cgutils, target
-from numba.cuda.core import callconv, codegen
+from numba.cuda.core import callconv, codegen, imputils
 from numba.cuda.core import errors as _errors
 from numba.cuda.core.base import (  # pyright: ignore[reportMissingImports]
     OverloadSelector,
     _wrap_impl,
 )
-from numba.cuda.core.imputils import Registry  # pyright: ignore[reportMissingImports]
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.typing import templates
 
@@ -27,7 +26,7 @@ from numbasync.backend.cpu.target.session import Session
 errors: Any = _errors  # pyright knows the numba.cuda that is a part of Numba
 # What the target does otherwise than `numba.cuda`: by Numba's keys, or by the functions of a
 # program's source.
-OWN: Any = Registry("numbasync")
+OWN: Any = imputils.Registry("numbasync")
 Emit: TypeAlias = Callable[..., Any]
 _SHARED = (
     "_registries", "_defns", "_getattrs", "_setattrs", "_casts", "_get_constants", "_generators",
@@ -157,6 +156,18 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     def numbas_function(self, fn: Any, sig: Any) -> Any:
         """What `numba.cuda` emits."""
         return super().get_function(fn, sig)
+
+    def call_unresolved(self, builder: Any, name: str, sig: Any, args: Any) -> Any:
+        """A call of a function that is being compiled: it will be in the same module."""
+        convention = self.fndesc.call_conv
+        kind = convention.get_function_type(sig.return_type, sig.args)
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        status, result = convention.call_function(
+            builder, function, sig.return_type, sig.args, args
+        )
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return imputils.fix_returning_optional(self, builder, sig, status, result)
 
     def get_constant_generic(self, builder: Any, ty: Any, val: Any) -> Any:
         if ty == types.float16:  # of which Numba takes the number for the bits
