@@ -14,7 +14,7 @@ from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.library.small_float_bits import DOUBLE, FLOAT, Format, as_double
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.compiled_calls import call_compiled
-from numbasync.backend.cpu.target.context import TargetContext, emits
+from numbasync.backend.cpu.target.context import CASTS, TargetContext, emits
 from numbasync.backend.cpu.target.module import types
 
 _Emit = Callable[..., Any]
@@ -183,6 +183,7 @@ def _register() -> None:
                 emits(key, *signature)(_compiled(of, name))
 
 
+CASTS.append((is_cast, cast))
 _register()
 emits(operator.abs, types.float16)(_emitted(_absolute, types.float16))
 emits(math.fabs, types.float16)(_emitted(_absolute, types.float16))
