@@ -28,6 +28,8 @@ errors: Any = _errors  # pyright knows the numba.cuda that is a part of Numba
 # program's source.
 OWN: Any = imputils.Registry("numbasync")
 Emit: TypeAlias = Callable[..., Any]
+# Casts that the target has: whether one is of two types, and what is emitted for it.
+CASTS: list[tuple[Callable[[Any, Any], bool], Emit]] = []
 _SHARED = (
     "_registries", "_defns", "_getattrs", "_setattrs", "_casts", "_get_constants", "_generators",
     "special_ops", "data_model_manager",
@@ -108,8 +110,14 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     enable_nrt = False  # no memory is allocated in kernels
     strict_alignment = False  # a processor reads fields of records at any address
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, compile_subroutine: Callable[..., Any]) -> None:
+        """
+        Args:
+            compile_subroutine: compiles a function of Numba's own lowering, as
+                `functions.compile_subroutine`.
+        """
         self.session = session
+        self._compile = compile_subroutine
         super().__init__(cuda_target.typing_context)
         gpu = cuda_target.target_context
         for name in _SHARED:
@@ -175,10 +183,9 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
         return super().get_constant_generic(builder, ty, val)
 
     def cast(self, builder: Any, val: Any, fromty: Any, toty: Any) -> Any:
-        from numbasync.backend.cpu.target import small_float_calls
-
-        if fromty != toty and small_float_calls.is_cast(fromty, toty):
-            return small_float_calls.cast(builder, val, fromty, toty)
+        for is_own, emit in CASTS if fromty != toty else ():
+            if is_own(fromty, toty):
+                return emit(builder, val, fromty, toty)
         return super().cast(builder, val, fromty, toty)
 
     def insert_const_string(self, mod: Any, string: str) -> Any:
@@ -198,9 +205,7 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     def _compile_subroutine_no_cache(
         self, builder: Any, impl: Any, sig: Any, locals: Any = None, flags: Any = None
     ) -> Any:
-        from numbasync.backend.cpu.target.functions import compile_subroutine
-
-        return compile_subroutine(self, impl, sig, locals or {}, flags)
+        return self._compile(self, impl, sig, locals or {}, flags)
 
 
 def _size(registry: Any) -> int:
