@@ -8,17 +8,14 @@ import linecache
 import re
 from collections import namedtuple
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from llvmlite import binding, ir
-from numba import cuda, float32, int64
-from numba.core.errors import NumbaError
+from numba import cuda, int64
 from numba.cuda import extending, types
 from numba.cuda.core.errors import TypingError
-from numba.cuda.dispatcher import CUDADispatcher
 
 from numbasync.backend.cpu.races.words import (
     ATOMIC,
@@ -89,62 +86,6 @@ def test_a_name_has_each_of_its_types_in_turn(kinds: list[str], between: str) ->
     for n, kind in enumerate(order):  # Numba multiplies integers as int64
         wide = x[kind].astype(np.int64) if np.dtype(kind).kind in "iu" else x[kind]
         np.testing.assert_array_equal(z[n], wide * wide, err_msg=f"{order[n - 1 : n + 1]}")
-
-
-# --- device functions ---
-
-
-@jit(device=True)
-def turned(x, n):  # type: ignore[no-untyped-def]
-    held = cuda.shared.array(8, float32)
-    held[cuda.threadIdx.x] = x
-    cuda.syncthreads()
-    result = held[n - 1 - cuda.threadIdx.x]
-    cuda.syncthreads()
-    return result
-
-
-def outer(call: Any, functions: Any) -> Any:
-    module: Any = ModuleType("module")
-    module.turn = turned
-
-    @jit
-    def kernel(z, x):  # type: ignore[no-untyped-def]
-        i = cuda.threadIdx.x
-        z[i] = call(x[i], 4) + 10 * functions[0](x[i], n=4)
-        z[i] += 100 * module.turn(x[i], 4)
-
-    return kernel
-
-
-@pytest.mark.filterwarnings("ignore:First-class function type")  # a function in a tuple
-def test_device_functions_by_every_way() -> None:
-    x, z = np.arange(4, dtype=np.float32), np.zeros(4)
-    made = launched(outer(turned, (turned,)), 1, 4, z, x)
-    assert z.tolist() == [333, 222, 111, 0]
-    # Static shared memory of a function is there once, however often it is called.
-    assert made.module.text.count('@"na.shared.') - made.module.text.count('* @"na.shared.') == 1
-
-
-def test_what_the_program_has_is_as_it_was() -> None:
-    @jit
-    def kernel(z, x):  # type: ignore[no-untyped-def]
-        z[0] = turned(x[0], 1)
-
-    @jit
-    def wrong(z):  # type: ignore[no-untyped-def]
-        z[0] = turned("a", 1)
-
-    before = dict(vars(CUDADispatcher))
-    code, names = kernel.py_func.__code__, dict(kernel.py_func.__globals__)
-    launched(kernel, 1, 1, np.zeros(1), np.ones(1))
-    with pytest.raises(NumbaError):
-        lower(wrong, (types.float64[::1],))
-    assert dict(vars(CUDADispatcher)) == before
-    assert kernel.py_func.__code__ is code
-    assert kernel.py_func.__globals__ == names
-    assert not kernel.overloads
-    assert not turned.overloads
 
 
 # --- values ---

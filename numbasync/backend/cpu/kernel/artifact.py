@@ -113,7 +113,10 @@ class LoadedCode:
     """An artifact in memory.
 
     Attributes:
-        run, dynamic_offset: see `block_kernel.Code`.
+        run: call it, without the interpreter lock; it raises what stops the kernel. Its arguments
+            are those that `blocks` gives, memory of a block, bytes of dynamic shared memory, and
+            the kernel's.
+        dynamic_offset: of dynamic shared memory in the memory of a block.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class LoadedCode:
     ) -> None:
         """
         Args:
-            kept: the function that calls the code, as it was kept on disk; see `calls.call_of`.
+            kept: the function that calls the code, as it was kept on disk; see `arguments.call_of`.
         """
         printing.ready()
         self.artifact = artifact

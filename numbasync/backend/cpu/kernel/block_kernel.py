@@ -6,12 +6,13 @@ import contextlib
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numbasync.backend.cpu.declared_arguments import Formal
+from numbasync.backend.cpu.kernel.artifact import LoadedCode
 from numbasync.backend.cpu.kernel.memory import (
     BlockMemory,
     memory_of_blocks,
@@ -29,29 +30,6 @@ if TYPE_CHECKING:
     from numbasync.backend.cpu.protocols import Workers
 
 SHORT_THREADS = 1024
-
-
-class Code(Protocol):
-    """Machine code of a kernel.
-
-    Attributes:
-        run: call it, without the interpreter lock; it raises what stops the kernel. Its arguments
-            are those that `blocks` gives, memory of a block, bytes of dynamic shared memory, and
-            the kernel's.
-        dynamic_offset: of dynamic shared memory in the memory of a block.
-    """
-
-    @property
-    def run(self) -> Callable[..., None]: ...
-    def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], Any]:
-        """The first arguments of `run`, for some blocks, and what has to live meanwhile."""
-        ...
-
-    @property
-    def dynamic_offset(self) -> int: ...
-    def memory_bytes(self, threads: int, shared_bytes: int) -> int:
-        """Memory of a block of so many threads, with so much dynamic shared memory."""
-        ...
 
 
 class BlockKernel(ProcessorCode, ABC):
@@ -78,16 +56,12 @@ class BlockKernel(ProcessorCode, ABC):
         self.max_threads_per_block = max_threads
 
     @abstractmethod
-    def _made(self, block: Dim3) -> Code | None:
+    def _made(self, block: Dim3) -> LoadedCode | None:
         """The code for such blocks, if it has been compiled."""
 
     @abstractmethod
-    def _code(self, block: Dim3) -> Code:
+    def _code(self, block: Dim3) -> LoadedCode:
         """The code for such blocks; compiled now if it was not needed before."""
-
-    def _end_of_all(self, blocks: int) -> int:
-        """The end that says to the code of a cooperative kernel that it runs all blocks."""
-        return blocks
 
     @abstractmethod
     def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
@@ -167,8 +141,7 @@ class BlockKernel(ProcessorCode, ABC):
         blocks = _count(grid)
         if self.cooperative:
             # The blocks run together, each with memory of its own.
-            end = self._end_of_all(blocks)
-            self._run(code, 0, end, grid, block, shared_bytes, values, blocks)
+            self._run(code, 0, blocks, grid, block, shared_bytes, values, blocks)
             return
         threads = blocks * _count(block)
         # A stepped device repeats the order of blocks. `workers` comes last: it takes longer than a
@@ -187,7 +160,7 @@ class BlockKernel(ProcessorCode, ABC):
         self._costs.took(shared, (time.perf_counter() - began) / blocks)
 
     def _spread(
-        self, code: Code, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int,
+        self, code: LoadedCode, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int,
         values: list[Any], engine: Workers,
     ) -> None:  # fmt: skip
         parts = min(blocks, workers() * PARTS)
@@ -214,7 +187,7 @@ class BlockKernel(ProcessorCode, ABC):
             raise min(failed, key=lambda f: f[0])[1]
 
     def _run(
-        self, code: Code, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int,
+        self, code: LoadedCode, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int,
         values: list[Any], blocks: int = 1,
     ) -> None:  # fmt: skip
         """Run the blocks `first` to `end`, of which `blocks` have memory at the same time."""
@@ -256,7 +229,7 @@ class ShortLaunch:
     def __init__(
         self,
         kernel: BlockKernel,
-        code: Code,
+        code: LoadedCode,
         extents: tuple[tuple[int, ...], Any],
         nbytes: int,
         shared_bytes: int,

@@ -16,7 +16,6 @@ from numbasync.backend.cpu.target.module import I32, I64
 Emit = Callable[["Builder", Any, list[Any]], Any]
 NAMES: dict[str, Emit] = {}
 PREFIXES: dict[str, Emit] = {}
-SUFFIXES: dict[str, Emit] = {}
 ASSEMBLY: dict[str, Emit] = {}
 _OF_GPUS = ("llvm.nvvm.", "__nv", "___numba_atomic", "cudaCG")
 
@@ -54,7 +53,6 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
             return emit
         name = getattr(function, "name", "")
         emit = NAMES.get(name) or _longest(PREFIXES, name.startswith)
-        emit = emit or _longest(SUFFIXES, name.endswith)
         if emit is None and name.startswith(_OF_GPUS):
             self.refuse(f"a call of {name}")
         return emit

@@ -11,13 +11,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from llvmlite import binding
 from numba.cuda import cgutils, target
-from numba.cuda.core import callconv, codegen
+from numba.cuda.core import callconv, codegen, imputils
 from numba.cuda.core import errors as _errors
 from numba.cuda.core.base import (  # pyright: ignore[reportMissingImports]
     OverloadSelector,
     _wrap_impl,
 )
-from numba.cuda.core.imputils import Registry  # pyright: ignore[reportMissingImports]
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.typing import templates
 
@@ -27,8 +26,10 @@ from numbasync.backend.cpu.target.session import Session
 errors: Any = _errors  # pyright knows the numba.cuda that is a part of Numba
 # What the target does otherwise than `numba.cuda`: by Numba's keys, or by the functions of a
 # program's source.
-OWN: Any = Registry("numbasync")
+OWN: Any = imputils.Registry("numbasync")
 Emit: TypeAlias = Callable[..., Any]
+# Casts that the target has: whether one is of two types, and what is emitted for it.
+CASTS: list[tuple[Callable[[Any, Any], bool], Emit]] = []
 _SHARED = (
     "_registries", "_defns", "_getattrs", "_setattrs", "_casts", "_get_constants", "_generators",
     "special_ops", "data_model_manager",
@@ -108,8 +109,14 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
 
     enable_nrt = False  # no memory is allocated in kernels
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, compile_subroutine: Callable[..., Any]) -> None:
+        """
+        Args:
+            compile_subroutine: compiles a function of Numba's own lowering, as
+                `functions.compile_subroutine`.
+        """
         self.session = session
+        self._compile = compile_subroutine
         super().__init__(cuda_target.typing_context)
         gpu = cuda_target.target_context
         for name in _SHARED:
@@ -157,16 +164,27 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
         """What `numba.cuda` emits."""
         return super().get_function(fn, sig)
 
+    def call_unresolved(self, builder: Any, name: str, sig: Any, args: Any) -> Any:
+        """A call of a function that is being compiled: it will be in the same module."""
+        convention = self.fndesc.call_conv
+        kind = convention.get_function_type(sig.return_type, sig.args)
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        status, result = convention.call_function(
+            builder, function, sig.return_type, sig.args, args
+        )
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return imputils.fix_returning_optional(self, builder, sig, status, result)
+
     def get_constant_generic(self, builder: Any, ty: Any, val: Any) -> Any:
         if ty == types.float16:  # of which Numba takes the number for the bits
             return I16(int(np.float16(val).view(np.uint16)))
         return super().get_constant_generic(builder, ty, val)
 
     def cast(self, builder: Any, val: Any, fromty: Any, toty: Any) -> Any:
-        from numbasync.backend.cpu.target import small_float_calls
-
-        if fromty != toty and small_float_calls.is_cast(fromty, toty):
-            return small_float_calls.cast(builder, val, fromty, toty)
+        for is_own, emit in CASTS if fromty != toty else ():
+            if is_own(fromty, toty):
+                return emit(builder, val, fromty, toty)
         return super().cast(builder, val, fromty, toty)
 
     def insert_const_string(self, mod: Any, string: str) -> Any:
@@ -186,9 +204,7 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
     def _compile_subroutine_no_cache(
         self, builder: Any, impl: Any, sig: Any, locals: Any = None, flags: Any = None
     ) -> Any:
-        from numbasync.backend.cpu.target.functions import compile_subroutine
-
-        return compile_subroutine(self, impl, sig, locals or {}, flags)
+        return self._compile(self, impl, sig, locals or {}, flags)
 
 
 def _size(registry: Any) -> int:

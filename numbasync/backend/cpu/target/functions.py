@@ -93,16 +93,21 @@ def dispatchers_of(context: TargetContext) -> Iterator[None]:
     keep nothing. The caller holds the compiler's lock: nobody else compiles meanwhile.
     """
     session = context.session
+    lent: list[tuple[Any, Any, Any]] = []
 
     def compiled(dispatcher: Any, arguments: tuple[Any, ...], result: Any = None) -> Any:
         known = session.compiled.setdefault(dispatcher, {})
         if arguments not in known:
+            calls_itself = bool(dispatcher._compiling_counter)
             with dispatcher._compiling_counter:
                 flags = flags_of(dispatcher.targetoptions, session.options.debug)
                 known[arguments] = compile_function(
                     context, dispatcher.py_func, arguments, result, flags
                 )
             session.add(known[arguments])
+            if calls_itself:  # with other types: Numba looks there for what it is called
+                lent.append((dispatcher.overloads, arguments, dispatcher.overloads.get(arguments)))
+                dispatcher.overloads[arguments] = known[arguments]
         return known[arguments]
 
     def get_call_template(self: Any, args: Any, kws: Any) -> Any:
@@ -135,6 +140,10 @@ def dispatchers_of(context: TargetContext) -> Iterator[None]:
     try:
         yield
     finally:
+        for overloads, arguments, value in reversed(lent):
+            del overloads[arguments]
+            if value is not None:
+                overloads[arguments] = value
         for name, value in held.items():
             if value is None:  # it is a base class's
                 delattr(_dispatchers, name)

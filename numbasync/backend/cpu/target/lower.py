@@ -28,7 +28,12 @@ from numbasync.backend.cpu.target import (  # noqa: F401 - they register
 )
 from numbasync.backend.cpu.target.builder import define
 from numbasync.backend.cpu.target.context import TargetContext, target_data
-from numbasync.backend.cpu.target.functions import compile_function, dispatchers_of, flags_of
+from numbasync.backend.cpu.target.functions import (
+    compile_function,
+    compile_subroutine,
+    dispatchers_of,
+    flags_of,
+)
 from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Options, types
 from numbasync.backend.cpu.target.session import Session
 from numbasync.errors import UnsupportedKernelError
@@ -91,7 +96,7 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
 @contextlib.contextmanager
 def _compiler_of(session: Session) -> Iterator[TargetContext]:
     with global_compiler_lock, target_override("cuda"):
-        context = TargetContext(session)
+        context = TargetContext(session, compile_subroutine)
         with dispatchers_of(context):
             yield context
 

@@ -22,7 +22,7 @@ from numbasync.backend.cpu.library.small_float_bits import (
 )
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.compiled_calls import call_compiled
-from numbasync.backend.cpu.target.context import TargetContext, emits
+from numbasync.backend.cpu.target.context import CASTS, TargetContext, emits
 from numbasync.backend.cpu.target.module import types
 
 _Emit = Callable[..., Any]
@@ -177,6 +177,7 @@ def _register() -> None:
                 emits(key, *signature)(_compiled(of, name))
 
 
+CASTS.append((is_cast, cast))
 _register()
 emits(operator.abs, types.float16)(_emitted(absolute, types.float16))
 emits(math.fabs, types.float16)(_emitted(absolute, types.float16))
