@@ -177,3 +177,26 @@ def test_kernels_with_atomic_operations_contend() -> None:
 @cuda.jit
 def add_up(z: na.KernelOutput):
     cuda.atomic.add(z, 0, 1)
+
+
+def test_variables_have_any_names() -> None:
+    """Also those that labels of the code around them have."""
+
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput, blocks, done, apart, top, states):
+        begin, memory, stop = done + blocks, apart + top, states
+        i = cuda.grid(1)
+        for met in range(blocks):
+            z[i] += begin * met
+            cuda.syncthreads()
+            begin += memory + z[i ^ 1] - stop
+            cuda.syncthreads()
+
+    z = na.zeros(8, np.int64).sync()
+    kernel[1, 8](z, 3, 4, 5, 6, 7).sync()
+    want, begin = np.zeros(8, np.int64), np.full(8, 7)
+    for met in range(3):
+        want += begin * met
+        begin = begin + 11 + want - 7
+    assert (z.to_host().sync() == want).all()

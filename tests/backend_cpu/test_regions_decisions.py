@@ -42,10 +42,10 @@ def test_data_is_divergent_from_threads_memory_and_unknown_calls() -> None:
   %f = atomicrmw add ptr %x, i64 1 monotonic, align 8
   {MEET}
   %g = xor i64 %e, %b
-  ret i32 0""") == {"%a", "%c", "%d", "%f"}
+  ret i32 0""") == {"%v.a", "%v.c", "%v.d", "%v.f"}
 
 
-@pytest.mark.parametrize(("test", "found"), [("%t", {"%c", "%p"}), ("%n", set())])
+@pytest.mark.parametrize(("test", "found"), [("%t", {"%v.c", "%v.p"}), ("%n", set())])
 def test_a_phi_behind_a_branch(test: str, found: set[str]) -> None:
     assert (
         divergent(f"""
@@ -78,7 +78,7 @@ behind:
   {MEET}
   store i64 %i, ptr %x
   ret i32 0""")
-    assert "%i" in found
+    assert "%v.i" in found
 
 
 def test_a_counter_of_a_loop_with_a_barrier_in_each_round() -> None:
@@ -94,7 +94,7 @@ body:
   br label %loop
 behind:
   ret i32 0""")
-    assert found == {"%c"}  # who leaves meets nobody any more
+    assert found == {"%v.c"}  # who leaves meets nobody any more
 
 
 def test_a_round_that_some_threads_go_without_the_barrier() -> None:
@@ -116,7 +116,7 @@ latch:
   br i1 %more, label %loop, label %behind
 behind:
   ret i32 0""")
-    assert "%i" in found
+    assert "%v.i" in found
 
 
 def test_warps_that_come_to_a_barrier_of_the_block_by_different_ways() -> None:
@@ -132,7 +132,7 @@ all:
   call void @na.barrier(i32 2)
   store i64 %p, ptr %x
   ret i32 0""")
-    assert "%p" in found
+    assert "%v.p" in found
 
 
 KEPT = f"""
@@ -157,14 +157,14 @@ end:
 
 def test_what_follows_from_coordinates_and_uniform_values_is_made_again() -> None:
     kept = plan_kept(cut_text(KEPT), apart=False)
-    assert set(kept.uniform) == {"%i"} and set(kept.per_thread) == {"%v"}
-    assert [i.result for i in kept.remade[1]] == ["%a", "%b", "%j"]
-    assert kept.live[1] == {"%i", "%v"}
+    assert set(kept.uniform) == {"%v.i"} and set(kept.per_thread) == {"%v.v"}
+    assert [i.result for i in kept.remade[1]] == ["%v.a", "%v.b", "%v.j"]
+    assert kept.live[1] == {"%v.i", "%v.v"}
 
 
 def test_apart_nothing_is_kept_once() -> None:
     kept = plan_kept(cut_text(KEPT), apart=True)
-    assert not kept.uniform and {"%i", "%v", "%j"} <= set(kept.per_thread)
+    assert not kept.uniform and {"%v.i", "%v.v", "%v.j"} <= set(kept.per_thread)
 
 
 def test_barriers_of_warps_have_the_first_numbers() -> None:

@@ -174,7 +174,7 @@ def test_what_llvmlite_prints_is_read_and_is_llvms_again() -> None:
     assert [kind for kind, _ in function.parameters] == ["ptr", "i64"]
     assert [len(code) for code in function.blocks.values()] == [2, 6, 1, 1]
     assert function.successors()[list(function.blocks)[1]] == [
-        "%end", list(function.blocks)[1], "%other",
+        "%v.end", list(function.blocks)[1], "%v.other",
     ]  # fmt: skip
     parameters = ", ".join(f"{kind} {name}" for kind, name in function.parameters)
     again = "\n".join(

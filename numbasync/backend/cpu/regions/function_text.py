@@ -20,6 +20,7 @@ from numbasync.backend.cpu.regions.llvm_types import (
 )
 
 _LABEL = re.compile(r'("[^"]*"|[-\w$.]+):')
+_OURS = re.compile(r"%na\.(?:(?:shared|exchange)\.|(?:dynamic|present)$)")  # addresses of memory
 _COMMENT = re.compile(r"\s*;.*$")
 
 
@@ -97,7 +98,10 @@ def _named_types(lines: Iterable[str]) -> set[str]:
 
 
 class _Names:
-    """Simple names, of letters, digits, `_` and `.`, for those that LLVM's text has."""
+    """Simple names, of letters, digits, `_` and `.`, for those that LLVM's text has.
+
+    They begin with `v.`: a kernel's variable may be called as a label of ours, such as `blocks`.
+    """
 
     def __init__(self, named_types: set[str]) -> None:
         self._simple: dict[str, str] = {t: t for t in named_types}
@@ -107,7 +111,8 @@ class _Names:
         known = self._simple.get(name)
         if known is not None:
             return known
-        stem = made = "%" + re.sub(r"[^\w.]", "_", name[1:].strip('"'))
+        ours = "" if _OURS.match(name) else "v."
+        stem = made = f"%{ours}" + re.sub(r"[^\w.]", "_", name[1:].strip('"'))
         if made in self._taken or name[1] == '"':
             number = 0
             while made in self._taken:
