@@ -74,9 +74,7 @@ def lay_out(
         layout.fixed.append(("%na.present", 0))
         layout.present_bytes = size_and_alignment(places["present"].type)[0]
         layout.fixed_bytes = round_up(layout.present_bytes, 64)
-    once = [
-        (f"%na.local.{v[1:]}", kernel.local_arrays[v][0]) for v in sorted(kernel.reused_arrays)
-    ]
+    once = [(f"%na.local.{v[1:]}", kernel.local_arrays[v][0]) for v in sorted(kernel.reused_arrays)]
     for name, kind in [*saved.items(), *once]:
         layout.fixed.append((name, layout.fixed_bytes))
         layout.fixed_bytes += round_up(size_and_alignment(in_memory(kind))[0], 64)

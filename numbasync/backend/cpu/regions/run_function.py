@@ -138,8 +138,8 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         "  %by = urem i64 %bq, %gy64",
         "  %bz = udiv i64 %bq, %gy64",
         (
-            f"  call void @na.record(ptr %f.m, i64 {DIVERGED}, i64 %site, i64 0, i64 0, i64 %threads, "
-            "i64 0, i64 %na.wx64, i64 %na.wy64, i64 %bx, i64 %by, i64 %bz)"
+            f"  call void @na.record(ptr %f.m, i64 {DIVERGED}, i64 %site, i64 0, i64 0, "
+            "i64 %threads, i64 0, i64 %na.wx64, i64 %na.wy64, i64 %bx, i64 %by, i64 %bz)"
         ),
         "  br label %stop",
         "stop:",
