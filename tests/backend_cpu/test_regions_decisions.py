@@ -291,6 +291,7 @@ def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
     assert x[0] == 32 and (x[1:] == x[1]).all()
 
 
+READS_ARRAY = "  %v = load i64, ptr %array\n  store i64 %v, ptr %p\n  ret i32 0"
 USES_ARRAY = """
   %l = getelementptr [4 x i64], ptr %array, i64 0, i64 %n
   store i64 %t, ptr %l
@@ -301,10 +302,7 @@ USES_ARRAY = """
     ("body", "bytes_of_a_thread"),
     [
         (f"{USES_ARRAY}  {MEET}\n  ret i32 0", 0),
-        (
-            f"{USES_ARRAY}  {MEET}\n  %v = load i64, ptr %array\n  store i64 %v, ptr %p\n  ret i32 0",
-            32,
-        ),
+        (f"{USES_ARRAY}  {MEET}\n{READS_ARRAY}", 32),
         (f"{USES_ARRAY}  store ptr %array, ptr %p\n  {MEET}\n  ret i32 0", 32),
     ],
     ids=["done before the barrier", "read behind it", "its address is kept"],
