@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,19 @@ CODE = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+class Size(enum.Enum):
+    SMALL = 7
+    LARGE = 9
+
+
+class Weight(enum.Enum):
+    LIGHT = 1.5
+
+
 class Pair(NamedTuple):
     first: Any
     second: Any
@@ -34,8 +48,14 @@ def address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def called(arguments: Sequence[Any], count: int = 12, status: int = 0) -> tuple[Any, bytes]:
-    """What code is called with for these arguments: the numbers of the launch, and its slots."""
+def called(
+    arguments: Sequence[Any], count: int = 12, status: int = 0, kinds: Sequence[Any] = ()
+) -> tuple[Any, bytes]:
+    """What code is called with for these arguments: the numbers of the launch, and its slots.
+
+    Args:
+        kinds: Numba's types of the arguments, if they are not those of a launch.
+    """
     seen: list[Any] = []
 
     def code(slots: int, memory: int, *numbers: int) -> int:
@@ -45,7 +65,7 @@ def called(arguments: Sequence[Any], count: int = 12, status: int = 0) -> tuple[
 
     function = CODE(code)
     memory = BlockMemory(256)
-    call = call_of(tuple(type_of(key_of(a)) for a in arguments))
+    call = call_of(tuple(kinds) or tuple(type_of(key_of(a)) for a in arguments))
     launch = launch_of(address_of(function), (32, 4, 1), (7, 8, 9))
     assert call.run(ctypes.addressof(launch), 2, 5, memory.address, 64, *arguments) is None
     assert seen[0] == (memory.address, (2, 5, 32, 4, 1, 7, 8, 9, 64))
@@ -93,6 +113,13 @@ def test_an_array_in_a_tuple_and_what_is_none() -> None:
     _, slots = called([None, (x, 3), 4])
     assert numbers(slots, "q" * 10)[3:5] == [5, 2]
     assert numbers(slots, "q" * 10)[6:] == [5, 2, 3, 4]
+
+
+def test_members_of_enums_are_their_values() -> None:
+    arguments = [Colour.RED, Size.LARGE, Weight.LIGHT, (Size.SMALL, 4)]
+    types = [numba.typeof(a) for a in arguments[:3]]
+    pair = numba.types.BaseTuple.from_types([numba.typeof(Size.SMALL), numba.int64])
+    assert numbers(called(arguments, kinds=[*types, pair])[1], "qqdqq") == [3, 9, 1.5, 7, 4]
 
 
 def test_a_record_is_its_address() -> None:

@@ -50,9 +50,12 @@ declare ptr @PyErr_Occurred()
 declare void @PyErr_SetString(ptr, ptr)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyObject_GetAttrString(ptr, ptr)
 declare void @Py_IncRef(ptr)
+declare void @Py_DecRef(ptr)
 @PyExc_IndexError = external global i8
 @_Py_NoneStruct = external global i8
+@value = internal constant [6 x i8] c"value\\00"
 @stopped = internal constant [8 x i8] c"stopped\\00"
 """
 _BUFFER_BYTES = 256  # more than Python's Py_buffer has
@@ -146,6 +149,10 @@ class _Writer:
                 self._unpack(self._item(item, i), part)
         elif isinstance(kind, types.Array):
             self._array(item, kind)
+        elif isinstance(kind, types.EnumMember):
+            value = self._set(f"call ptr @PyObject_GetAttrString(ptr {item}, ptr @value)")
+            self._unpack(value, kind.dtype)
+            self._lines.append(f"call void @Py_DecRef(ptr {value})")
         elif isinstance(kind, types.Record):
             self._records.append((item, self._slots))
             self._slots += 1
@@ -163,8 +170,6 @@ class _Writer:
 
     def _word(self, item: str, kind: Any) -> str:
         """The value of an argument that is an integer for the processor."""
-        if isinstance(kind, types.IntEnumMember):
-            kind = kind.dtype
         if isinstance(kind, types.Integer):
             return self._integer(item, kind.signed)
         if isinstance(kind, types.Boolean):
