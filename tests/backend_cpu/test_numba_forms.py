@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float64, int32
-from numba.cuda.misc.special import literal_unroll
+from numba.cuda.misc.special import (  # pyright: ignore[reportMissingImports]
+    literal_unroll,
+)
 
 import numbasync as na
 from tests.common import full, host

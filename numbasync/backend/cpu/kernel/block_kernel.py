@@ -259,12 +259,10 @@ class ShortLaunch:
 
 @compiled
 def _value(argument: Any) -> Any:
-    array = getattr(argument, "array", None)
-    if array is not None:
-        return array
-    if type(argument) is tuple:
+    if isinstance(argument, tuple):  # which may have a member of the name `array`
         return tuple(_value(a) for a in argument)
-    return argument
+    array = getattr(argument, "array", None)
+    return argument if array is None else array
 
 
 value_of = _value  # the argument as compiled code takes it

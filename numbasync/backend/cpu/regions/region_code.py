@@ -321,7 +321,7 @@ class RegionCode:
             plain = without_lock(text, names[i.result], is_private)
         if plain is not None:
             lines += plain
-        elif i.opcode in ("load", "store") and is_plain(i) and i.uses[-1] not in self._reused:
+        elif i.opcode in ("load", "store") and is_plain(i) and self._reused.isdisjoint(i.uses[-1:]):
             text += self._group
         if plain is None:
             lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
