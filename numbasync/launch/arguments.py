@@ -15,7 +15,7 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.backend import array_protocols, protocols
-from numbasync.backend.protocols import ArrayKey, NamedTupleKey
+from numbasync.backend.protocols import ArrayKey
 from numbasync.device.device import Device
 from numbasync.errors import AliasError, DTypeError, LauncherError
 from numbasync.launch.argument_types import (
@@ -33,6 +33,7 @@ from numbasync.launch.tuple_arguments import (
     holds_arrays,
     members,
     numbers,
+    replaced,
 )
 from numbasync.ops.run import describe
 from numbasync.tensors import import_array
@@ -305,15 +306,13 @@ class BoundArguments:
         return keys
 
 
-_IN_TUPLES = (Tensor, np.ndarray, tuple)
-
-
 def _key(array: Any, value: Any, device: protocols.Device) -> Hashable:
     if array is None:
         return device.scalar_key(value)
     if isinstance(array, tuple):
-        parts = tuple(_key(v if isinstance(v, _IN_TUPLES) else None, v, device) for v in array)
-        return NamedTupleKey(type(array), parts) if hasattr(array, "_fields") else parts
+        return replaced(
+            array, lambda v: _key(v if isinstance(v, Tensor | np.ndarray) else None, v, device)
+        )
     if isinstance(array, Tensor):
         return array.key
     return ArrayKey(layout.dtype_key(array.dtype), array.ndim, "C")

@@ -57,10 +57,10 @@ def members(
     Raises:
         LauncherError: the parameter takes no arrays; or a member of the tuple is of another type.
     """
-    if p.role in (Role.TILE, Role.SCALAR):
+    if p.role in (Role.TILE, Role.SCALAR) or hasattr(value, "_fields"):
         raise LauncherError(
             f"kernel {kernel}: {p.name} cannot be {describe(value)}, a tuple with arrays in it.\n"
-            "Pass it to a parameter that is declared neither a number nor a na.Tile."
+            "Pass a plain tuple, to a parameter that is declared neither a number nor a na.Tile."
         )
 
     def checked(v: Any) -> Any:
@@ -85,17 +85,12 @@ def fingerprint(values: tuple[Any, ...]) -> Hashable:
             return layout.dtype_key(v.dtype), v.shape
         return type(v), type(v) is int and v >= 2**63
 
-    parts = tuple(fingerprint(v) if isinstance(v, tuple) else member_key(v) for v in values)
-    return (type(values), parts) if hasattr(values, "_fields") else parts
+    return replaced(values, member_key)
 
 
 def replaced(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """The tuple with `change` applied to its members, and to those of nested tuples. A named one
-    stays so.
-    """
-    parts = (replaced(v, change) if isinstance(v, tuple) else change(v) for v in values)
-    named: Any = type(values)
-    return named._make(parts) if hasattr(values, "_fields") else tuple(parts)
+    """The tuple with `change` applied to its members, and to those of nested tuples."""
+    return tuple(replaced(v, change) if isinstance(v, tuple) else change(v) for v in values)
 
 
 def flat(values: tuple[Any, ...]) -> Iterator[Any]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import numbasync as na
 from numbasync.errors import (
     AliasError,
     DTypeError,
-    KernelCompileError,
     LauncherError,
     NotAGraphNodeError,
     OperationError,
@@ -205,43 +203,6 @@ def test_tuples_of_arrays(device: na.Device) -> None:
     graph = total(z, (a, b)).graph()
     graph.launch().sync()
     assert (host(z) == 14).all()
-
-
-class Scaled(NamedTuple):
-    by: Any
-    array: Any
-
-
-class Shifted(NamedTuple):
-    array: Any
-    by: Any
-
-
-@na.launcher
-@cuda.jit
-def combined(zs, xs):
-    i = cuda.grid(1)
-    if i < xs.array.shape[0]:
-        zs.array[i] = xs.array[i] * xs.by + zs.by[0][i]
-
-
-def test_named_tuples_with_arrays(device: na.Device) -> None:
-    assert [p.is_output for p in combined.parameters] == [True, False]
-    z, y, w = na.zeros(8).sync(), na.full(8, 5.0).sync(), na.full(8, 4.0).sync()
-    x = np.arange(8, dtype=np.float32)
-    zs = Shifted(z, (y,))
-    for xs in (Scaled(2.0, x), Shifted(x, 2.0), Scaled(2.0, w), Scaled(2.0, x)):
-        result = combined[1, 8](zs, xs).sync()
-        assert result.zs is zs and result.xs is xs
-        array = xs.array if xs.array is x else host(xs.array)
-        np.testing.assert_array_equal(host(z), 2 * array + 5)
-    graph = combined[1, 8](zs, Scaled(3.0, w)).graph()
-    graph.launch().sync()
-    assert (host(z) == 17).all()
-    with pytest.raises(AliasError, match="same storage"):
-        combined[1, 8](zs, Scaled(2.0, z))
-    with pytest.raises(KernelCompileError, match=r"has no attribute|Unknown attribute"):
-        combined[1, 8](zs, (x, 2.0)).sync()
 
 
 def test_tuples_of_what_operations_will_give(device: na.Device) -> None:

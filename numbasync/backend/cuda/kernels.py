@@ -31,7 +31,7 @@ from numbasync.backend.cuda.resources import assembly_of, use_of
 from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
 from numbasync.backend.declared_signatures import resolved
 from numbasync.backend.executables import Language, Resources
-from numbasync.backend.protocols import ArrayKey, Dim3, NamedTupleKey, counters
+from numbasync.backend.protocols import ArrayKey, Dim3, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
@@ -121,8 +121,6 @@ def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
 def _type_of(key: Hashable) -> Any:
     if isinstance(key, ArrayKey):
         return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
-    if isinstance(key, NamedTupleKey):
-        return types.NamedTuple([_type_of(k) for k in key.parts], key.cls)
     if isinstance(key, tuple):  # the key of a tuple that holds arrays
         return types.BaseTuple.from_types([_type_of(k) for k in key])
     return key

@@ -170,12 +170,12 @@ class Interpreted(ProcessorCode):
 
 def _value(argument: Any) -> Any:
     """An argument as the kernel's code takes it: a NumPy array, a number, or a tuple of them."""
-    if isinstance(argument, tuple):  # which may have a member of the name `array`
-        parts = map(_value, argument)
-        named: Any = type(argument)
-        return named._make(parts) if hasattr(argument, "_fields") else tuple(parts)
     array = getattr(argument, "array", None)
-    return argument if array is None else with_fields(array)
+    if array is not None:
+        return with_fields(array)
+    if type(argument) is tuple:
+        return tuple(_value(part) for part in argument)
+    return argument
 
 
 def _block(cluster: Index3, extent: Index3, rank: Index3) -> Index3:

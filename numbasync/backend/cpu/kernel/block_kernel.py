@@ -259,10 +259,12 @@ class ShortLaunch:
 
 @compiled
 def _value(argument: Any) -> Any:
-    if isinstance(argument, tuple):  # which may have a member of the name `array`
-        return tuple(_value(a) for a in argument)
     array = getattr(argument, "array", None)
-    return argument if array is None else array
+    if array is not None:
+        return array
+    if type(argument) is tuple:
+        return tuple(_value(a) for a in argument)
+    return argument
 
 
 value_of = _value  # the argument as compiled code takes it
