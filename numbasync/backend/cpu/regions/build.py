@@ -28,6 +28,7 @@ from numbasync.backend.cpu.regions.run_function import (
 
 _OF_MORE_AXES = frozenset({"%na.ty", "%na.tz", "%na.wy", "%na.wz"})
 _MOST = 2147483647
+MANY_REGIONS = 8  # of more, LLVM's code is kept smaller: it is compiled in half the time
 
 
 def build(
@@ -65,7 +66,7 @@ def build(
     began = time.perf_counter()
     module = llvm.parse_assembly(assembly)
     module.verify()
-    run_passes(module)
+    run_passes(module, level=2 if code.notes["regions"] > MANY_REGIONS else 3)
     optimised = time.perf_counter()
     code.object_code = target_machine().emit_object(module)
     code.notes["optimise_s"] = optimised - began
@@ -270,7 +271,12 @@ def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
             '!9003 = !{!"llvm.loop.unroll.disable"}',
             '!9004 = !{!"llvm.loop.interleave.count", i32 1}',
         ]
-        more = {"vectors": "", "short": ", !9004", "scalar": ", !9002, !9003"}
+        many = len(blocks.regions) > MANY_REGIONS
+        more = {
+            "vectors": ", !9004" if many else "",
+            "short": ", !9004",
+            "scalar": ", !9002, !9003",
+        }
         for n, kind in enumerate(blocks.out.loops, FIRST_LOOP):
             lines.append(f"!{n} = distinct !{{!{n}, !9001{more[kind]}}}")
     return lines

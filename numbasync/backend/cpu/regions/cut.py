@@ -139,8 +139,8 @@ def _loops_first(function: Function) -> list[str]:
     for loop in natural_loops(graph, function.entry):
         for block in loop.blocks:
             depth[block] += 1
-    turned = {b: s[::-1] for b, s in graph.items()}  # for those of the same depth
-    by_depth = {b: sorted(s, key=depth.__getitem__) for b, s in turned.items()}
+    backwards = {b: following[::-1] for b, following in graph.items()}
+    by_depth = {b: sorted(s, key=depth.__getitem__) for b, s in backwards.items()}
     return reverse_postorder(by_depth, function.entry)
 
 

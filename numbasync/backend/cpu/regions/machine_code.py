@@ -30,9 +30,11 @@ def target_machine(triple: str = "", cpu: str = "", features: str = "") -> Any:
     )
 
 
-def run_passes(module: Any, names: Iterable[str] | None = None, machine: Any = None) -> None:
-    """Run the passes of these names, or all that LLVM runs at its level 3."""
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+def run_passes(
+    module: Any, names: Iterable[str] | None = None, machine: Any = None, level: int = 3
+) -> None:
+    """Run the passes of these names, or all that LLVM runs at a level."""
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = options.slp_vectorization = True
     options.loop_interleaving = options.loop_unrolling = True
     builder = llvm.create_pass_builder(machine or target_machine(), options)
