@@ -73,7 +73,7 @@ def dominators(graph: Graph, entry: str) -> dict[str, str]:
                     while number[b] > number[a]:
                         b = found[b]
                 new = a
-            assert new is not None
+            assert new is not None  # in this order one before it has been found
             if found.get(node) != new:
                 found[node] = new
                 changed = True

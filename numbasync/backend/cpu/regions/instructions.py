@@ -120,7 +120,7 @@ def type_at(text: str, at: int) -> str:
 
 def _after_flags(text: str) -> str:
     match = _AFTER_FLAGS.match(text)
-    assert match is not None
+    assert match is not None  # there may be no flag or word, but the form is this one
     return type_at(text, match.end())
 
 
@@ -142,13 +142,13 @@ def _of_cast(text: str) -> str:
 
 def _of_select(text: str) -> str:
     match = _AFTER_FLAGS.match(text)
-    assert match is not None
+    assert match is not None  # there may be no flag or word, but the form is this one
     return type_at(split_list(text[match.end() :])[1], 0)
 
 
 def _of_load(text: str) -> str:
     match = re.match(r"load (?:atomic )?(?:volatile )?", text)
-    assert match is not None
+    assert match is not None  # there may be no flag or word, but the form is this one
     return type_at(text, match.end())
 
 
@@ -158,7 +158,7 @@ def _of_address(text: str) -> str:
 
 def _of_gep(text: str) -> str:
     match = _AFTER_FLAGS.match(text)
-    assert match is not None
+    assert match is not None  # there may be no flag or word, but the form is this one
     kinds = [type_at(operand, 0) for operand in split_list(text[match.end() :])[1:]]
     if any(kind[0] == "<" for kind in kinds):
         raise UnknownFormError(f"a vector of addresses: {text}")
@@ -259,9 +259,9 @@ def parse_instruction(line: str) -> Instruction:
 
 def _parse_call(result: str, text: str) -> Instruction:
     match = _BEFORE_CALL.match(text)
-    assert match is not None
+    assert match is not None  # there may be no flag or word, but the form is this one
     words = _CALL_WORDS.match(text, match.end())
-    assert words is not None
+    assert words is not None  # it matches nothing, too
     at = words.end()
     kind = type_at(text, at)
     at = end_of_type(text, at) + 1
