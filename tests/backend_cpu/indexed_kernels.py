@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import random
+import re
 from typing import Any
 
 from numba import cuda, float32, int32, int64
@@ -37,7 +38,7 @@ class Writer:
         text = self._one(_INDICES)
         text = text.replace("k", f"k{self._loops - 1}" if self._loops else "7")
         is_of_row = self._has_rows and self._random.random() < 0.2
-        return text.replace("t", "ty", 1) if is_of_row else text
+        return re.sub(r"\bt\b", "ty", text, count=1) if is_of_row else text
 
     def _statement(self) -> None:
         kind = self._random.random()
