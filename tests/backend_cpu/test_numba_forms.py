@@ -17,8 +17,8 @@ import numbasync as na
 from tests.common import full, host
 
 X = np.arange(8.0)
-RECORDS = np.array([(i, 10.0 * i, f"n{i}") for i in range(8)],
-                   [("a", np.int32), ("b", np.float64), ("text", "U4")])  # fmt: skip
+RECORD = np.dtype([("a", np.int32), ("b", np.float64), ("text", "U4")], align=True)
+RECORDS = np.array([(i, 10.0 * i, f"n{i}") for i in range(8)], RECORD)
 
 
 def enumerated(z, x):

@@ -114,7 +114,8 @@ def mixed(z, record, pair, nothing, colour, nested):  # type: ignore[no-untyped-
 
 
 def test_records_tuples_enums_and_none_across_barriers() -> None:
-    record = np.array([(1, 0.5), (2, 0.25)], [("a", np.int32), ("b", np.float64)])
+    kind = np.dtype([("a", np.int32), ("b", np.float64)], align=True)
+    record = np.array([(1, 0.5), (2, 0.25)], kind)
     z, high = np.zeros((2, 4)), np.array([5.0, 7.0])
     launched(mixed, 1, 2, z, record, Pair(2, high), None, Colour.RED, ((1, 2), 3.5))
     assert z.tolist() == [[1.5, 7, 5.5, 7], [2.25, 9, 5.5, 7]]
