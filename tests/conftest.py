@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 import numbasync as na
 from numbasync import native
+from numbasync.backend.cpu.kernel import artifact
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +33,7 @@ SLOW = (
     "test_paged_attention.py", "test_attention_threads.py", "test_sentence_short.py",
     "test_plugin.py", "test_examples.py", "test_programs.py", "test_batch_tuning.py",
     "test_cuda_math.py", "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
-    "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py", "test_batch.py",
+    "test_batch_plan.py", "test_cuda_integers.py", "test_random_kernels.py", "test_batch.py",
     "test_cuda_warps.py", "test_bench.py", "test_checked.py", "test_races.py",
     "test_cuda_algorithms.py", "test_cuda_libdevice.py", "test_batch_compute.py",
     "test_upload_waits.py", "test_large_uploads.py", "test_every_moment.py",
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         chosen = config.option.keyword or config.option.markexpr
         is_plain = config.args_source is not pytest.Config.ArgsSource.ARGS and not chosen
         config.option.tier = "quick" if is_plain else "all"
+    if os.environ.get("NUMBASYNC_APART"):
+        artifact.everything_apart = True
     # Compiling makes so many objects that looking for cycles takes a twentieth of all time.
     gc.set_threshold(20_000, 20, 50)
     if hasattr(config.option, "loadscopereorder"):

@@ -1,8 +1,9 @@
 """The source text of a function: from its file, a notebook, a prompt, or another process.
 
-The CPU device compiles kernels from their source, so the text must be found where Python itself
-keeps none: kernels of `python -c` and of the prompt before Python 3.13, of `%%time` cells, and
-kernels that were pickled by value. A text counts only if it compiles to the function's bytecode.
+Kernels are changed in their source for a GPU (unsigned indices, several elements a thread), and
+messages quote it, so the text must be found where Python itself keeps none: kernels of `python -c`
+and of the prompt before Python 3.13, of `%%time` cells, and kernels that were pickled by value. A
+text counts only if it compiles to the function's bytecode.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import __future__
 import ast
 import contextlib
 import linecache
-import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -52,22 +52,6 @@ def find_source(function: types.FunctionType) -> tuple[str, ast.Module] | None:
             _held[function.__code__.co_filename] = text.splitlines(True)
             return text, tree
     return None
-
-
-def why_no_source(function: types.FunctionType) -> str:
-    """Why `find_source` gives None, and what to do."""
-    file = function.__code__.co_filename
-    subject = f"the source of {function.__name__} is not at hand"
-    if os.path.exists(file) or linecache.getlines(file, function.__globals__):
-        return (
-            f"{subject}: {file} was edited after the function was imported (import it again), or "
-            "has two functions of this name in one line"
-        )
-    return (
-        f"{subject}: it was made by exec, or comes from {file}. Write it to a file, or register "
-        "the text under the name that it is compiled with: linecache.cache[name] = "
-        "(len(text), None, text.splitlines(True), name)"
-    )
 
 
 def carry_source(function: types.FunctionType) -> None:

@@ -9,15 +9,44 @@ import numpy as np
 import pytest
 from numba import cuda, njit
 from numba.core.target_extension import target_override
+from numba.cuda import compiler
+from numba.cuda.cudadrv import nvvm
+from numba.cuda.descriptor import cuda_target
 
 from numbasync.backend import bfloat16_type
-from numbasync.backend.cpu.compiler import numba_cuda
-from numbasync.backend.cpu.library.entry_points import types
-from numbasync.backend.cpu.library.small_floats import emitted
+from numbasync.backend.cpu.library.options import emitted, types
 
 number: Any = ml_dtypes.bfloat16
 bfloat16: Any = cuda.types.bfloat16
 TENTH: Any = number(0.1)
+
+
+_compiler: Any = compiler
+
+
+class _Layout:
+    """The part of NVVM that Numba uses while it generates LLVM's code."""
+
+    data_layout = (
+        "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-"
+        "f64:64:64-v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
+    )
+
+    def get_ir_version(self) -> tuple[int, ...]:
+        return 2, 0, 3, 2
+
+
+def library_of(monkeypatch: pytest.MonkeyPatch, kernel: Any, arguments: tuple[Any, ...]) -> Any:
+    """What numba-cuda makes of a kernel before NVVM."""
+    monkeypatch.setattr(nvvm, "NVVM", _Layout)
+    bfloat16_type.register()
+    flags = _compiler.CUDAFlags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.compute_capability = (9, 0)
+    contexts: Any = cuda_target.typing_context, cuda_target.target_context
+    with _compiler.global_compiler_lock, target_override("cuda"):
+        pipeline = _compiler.CUDACompiler(*contexts, None, arguments, types.void, flags, {})
+        return pipeline.compile_extra(kernel).library
 
 
 def loaded(z: Any, x: Any) -> None:
@@ -43,11 +72,10 @@ def added(z: Any, x: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", [loaded, stored, shared, added])
-def test_loads_stores_and_casts_call_no_cpp(kernel: Any) -> None:
+def test_loads_stores_and_casts_call_no_cpp(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> None:
     """Else Numba keeps no kernel of a batch, and none with `cache=True`, on disk."""
     arrays = types.float32[::1], types.Array(bfloat16, 1, "C")
-    with target_override("cuda"), numba_cuda._for_any_gpu():
-        library = numba_cuda._compiled(kernel, arrays, types.void).library
+    library = library_of(monkeypatch, kernel, arrays)
     assert bool(library._linking_files) == (kernel is added)
 
 

@@ -13,8 +13,7 @@ from numba import complex64, cuda, float32, int32, int64
 
 import numbasync as na
 from numbasync import testing
-from numbasync.backend.cpu.compiler import checked_kernel, generate
-from numbasync.backend.cpu.compiler import kernel as compiled
+from numbasync.backend.cpu.kernel import artifact, compiled
 from numbasync.errors import (
     CallerError,
     IndexOverflowError,
@@ -313,12 +312,11 @@ def minus_one(z: na.KernelOutput):
 def test_who_watches_a_kernel_pays_for_that_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def compile_program(program: Any, *more: Any) -> Any:
-        made.append((program.checked, threading.current_thread() is threading.main_thread()))
-        return generate.compile_program(program, *more)
+    def make(function: Any, kinds: Any, options: Any, row: bool) -> Any:
+        made.append((options.checked, threading.current_thread() is threading.main_thread()))
+        return artifact.make(function, kinds, options, row)
 
-    for module in (checked_kernel, compiled):
-        monkeypatch.setattr(module, "compile_program", compile_program)
+    monkeypatch.setattr(compiled, "make", make)
     before = testing.counters()
     for watches in (True, True, False, False):
         with testing.checked(DEVICE) if watches else nullcontext():

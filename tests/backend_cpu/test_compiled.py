@@ -116,9 +116,12 @@ def adds_to_what_is_changed(z, n):
 
 
 def loops_over_a_part(z, n):
-    for value in z[: cuda.threadIdx.x % 2 + n]:
+    t = cuda.threadIdx.x
+    total = 0
+    for value in z[t % 2 + 4 : t % 2 + 4 + n]:
         cuda.syncthreads()
-        z[0] = value
+        total += value + 1
+    z[t] = total
 
 
 def has_a_large_local_array(z, n):
@@ -159,29 +162,26 @@ def without_source() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "reason"),
+    ("kernel", "expected"),
     [
-        (keeps_a_view, r"row, a view that is used across a barrier \(create it again"),
-        (chooses_a_view, "row, a view that is used across a barrier"),
-        (adds_to_an_element, r"z\[.*\] \+= .* may write \(write `value = sum_of_block\(z, n\)`"),
-        (adds_to_what_is_changed, r"total \+= change\(\) with a function that may write"),
-        (loops_over_a_part, r"a loop of some threads with a barrier in it \(write .*, line \d+"),
-        (has_a_large_local_array, "a large local array in a kernel with barriers, line"),
-        (has_an_array_of_no_axes, r"an array of no axes \(give it the shape 1\), line"),
-        (matches, r"a `match` statement \(write if and elif\), line"),
-        (calls_what_is_computed, r"a function that is computed \(call it by its name\), line"),
-        (passes_a_star, r"a star in a call of .* \(write each argument\), line"),
-        (without_source(), "the source of made is not at hand: it was made by exec"),
+        (keeps_a_view, [1, 1, 1, 1]),
+        (chooses_a_view, [0, 1, 1, 0]),
+        (adds_to_an_element, [2, 2, 2, 2]),
+        (loops_over_a_part, [2, 2, 2, 2]),
+        (has_a_large_local_array, [1, 0, 0, 0]),
+        (has_an_array_of_no_axes, [1, 0, 0, 0]),
+        (matches, [2, 0, 0, 0]),
+        (calls_what_is_computed, [3, 0, 0, 0]),
+        (passes_a_star, [2, 0, 0, 0]),
+        (adds_to_what_is_changed, [101, 0, 0, 0]),
+        (without_source(), [2, 0, 0, 0]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_a_gpu_runs_and_this_device_does_not_is_refused(kernel: Any, reason: str) -> None:
-    """Each of them is taken by Numba's compiler for GPUs, and nothing runs it as Python instead."""
+def test_what_a_gpu_runs_runs(kernel: Any, expected: list[int]) -> None:
     z = na.zeros(8).sync()
-    refused = f"kernel {kernel.__name__} is not compiled on the CPU device, .* GPU: .*{reason}"
-    with pytest.raises(UnsupportedKernelError, match=refused):
-        na.launcher(cuda.jit(kernel))[1, 4](z, 2).sync()
-    assert not z.to_host().sync().any()
+    na.launcher(cuda.jit(kernel))[1, 4](z, 2).sync()
+    assert z.to_host().sync().tolist() == [*expected, 0, 0, 0, 0]
 
 
 def test_arrays_that_a_kernel_allocates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_arrays_that_a_kernel_allocates_are_refused(monkeypatch: pytest.MonkeyPa
         z[0] = z.copy()[0]
 
     monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)  # without it, a GPU refuses, too
-    with pytest.raises(UnsupportedKernelError, match=r"allocates an array \(create it with cuda.l"):
+    with pytest.raises(UnsupportedKernelError, match="allocates an array"):
         na.launcher(cuda.jit(copies))[1, 4](na.zeros(8), 2).sync()
 
 
@@ -385,5 +385,5 @@ def test_an_index_of_an_overload_is_checked() -> None:
     x, z = np.arange(4.0, dtype=np.float32), na.zeros(1).sync()
     read[1, 1](z, x, 0).sync()
     assert z.to_host().sync().tolist() == [3] and read.cpu_engine() == ("compiled", "")
-    with pytest.raises(KernelError, match="index is out of bounds"):
+    with pytest.raises(KernelError, match="index 4 is out of bounds for axis 0 of x, which has 4"):
         read[1, 1](z, x, 1).sync()

@@ -10,8 +10,7 @@ import pytest
 from numba import cuda, float32, int64
 
 import numbasync as na
-from numbasync.backend.cpu.compiler import block_scheduling
-from numbasync.backend.cpu.compiler import kernel as compiled
+from numbasync.backend.cpu.kernel import block_kernel, scheduling
 from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import (
@@ -49,26 +48,26 @@ def count_all(z: na.KernelOutput):
 
 
 def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "workers", lambda: 3)
+    monkeypatch.setattr(block_kernel, "workers", lambda: 3)
     seen = set()
-    run = compiled.Compiled._run
+    run = block_kernel.BlockKernel._run
 
-    def note(self: Any, first: int, end: int, *args: Any) -> None:
+    def note(self: Any, code: Any, first: int, end: int, *args: Any) -> None:
         seen.add((threading.current_thread().name.rpartition("_")[0], first, end))
-        run(self, first, end, *args)
+        run(self, code, first, end, *args)
 
-    monkeypatch.setattr(compiled.Compiled, "_run", note)
+    monkeypatch.setattr(block_kernel.BlockKernel, "_run", note)
     z = na.zeros(7, np.int32).sync()
-    n = block_scheduling.SPREAD_THREADS
+    n = scheduling.SPREAD_THREADS
     count_all[n // 64, 64](z).sync()
     assert z.to_host().sync().sum() == n
     bounds = sorted((first, end) for _, first, end in seen)
-    assert len(bounds) == 3 * block_scheduling.PARTS
+    assert len(bounds) == 3 * scheduling.PARTS
     assert [b for _, b in bounds[:-1]] == [a for a, _ in bounds[1:]]
 
 
 def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "workers", lambda: 3)
+    monkeypatch.setattr(block_kernel, "workers", lambda: 3)
 
     @na.launcher
     @cuda.jit
@@ -76,7 +75,7 @@ def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.Monkey
         z[cuda.grid(1) + 1_000_000] = 1
 
     with pytest.raises(KernelError, match="index 1"):
-        fail[block_scheduling.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
+        fail[scheduling.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
 
 
 def test_shared_memory_is_of_a_block() -> None:
@@ -147,15 +146,15 @@ def test_blocks_that_meet_are_not_too_many() -> None:
 
 
 def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
-    many = block_scheduling.SPREAD_THREADS
+    many = scheduling.SPREAD_THREADS
     for alone, shared in ((1.0, 2.0), (2.0, 1.0)):
-        costs = block_scheduling.Costs(contend=True)
+        costs = scheduling.Costs(contend=True)
         assert costs.are_shared(many, 64)
         costs.took(True, shared)
         assert not costs.are_shared(many, 64)  # to know what it takes alone
         costs.took(False, alone)
         assert costs.are_shared(many, 64) is (shared < alone)
-    others = block_scheduling.Costs(contend=False)
+    others = scheduling.Costs(contend=False)
     others.took(True, 1.0)
     assert others.are_shared(many, 64)
     others.took(False, 1e-9)
@@ -164,17 +163,40 @@ def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
 
 def test_kernels_with_atomic_operations_contend() -> None:
     add_up[1, 1](na.zeros(1)).sync()
-    engine = choose_engine.prepare_kernel(
+    engine: Any = choose_engine.prepare_kernel(
         add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled"
     )
-    assert engine.program.has_atomics()  # type: ignore[union-attr]
-    other = choose_engine.prepare_kernel(
+    assert engine._costs._contend
+    other: Any = choose_engine.prepare_kernel(
         halve_sums.kernel, (ArrayKey("<f4", 1, "C"),) * 2, 1024, "compiled"
     )
-    assert not other.program.has_atomics()  # type: ignore[union-attr]
+    assert not other._costs._contend
 
 
 @na.launcher
 @cuda.jit
 def add_up(z: na.KernelOutput):
     cuda.atomic.add(z, 0, 1)
+
+
+def test_variables_have_any_names() -> None:
+    """Also those that labels of the code around them have."""
+
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput, blocks, done, apart, top, states):
+        begin, memory, stop = done + blocks, apart + top, states
+        i = cuda.grid(1)
+        for met in range(blocks):
+            z[i] += begin * met
+            cuda.syncthreads()
+            begin += memory + z[i ^ 1] - stop
+            cuda.syncthreads()
+
+    z = na.zeros(8, np.int64).sync()
+    kernel[1, 8](z, 3, 4, 5, 6, 7).sync()
+    want, begin = np.zeros(8, np.int64), np.full(8, 7)
+    for met in range(3):
+        want += begin * met
+        begin = begin + 11 + want - 7
+    assert (z.to_host().sync() == want).all()

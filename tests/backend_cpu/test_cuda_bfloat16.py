@@ -9,16 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float32
-from numba.core.registry import cpu_target
-from numba.core.target_extension import target_override
 from numba.cuda import bf16
-from numba.cuda.descriptor import cuda_target
 
 import numbasync as na
 from numbasync import vectors
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
-from numbasync.backend.cpu.library.entry_points import types
-from numbasync.backend.cpu.library.small_floats import known
 from numbasync.backend.cpu.runtime.array import CpuArray
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.errors import KernelCompileError
@@ -234,40 +229,6 @@ def test_bfloat16_in_memory_that_threads_share(device: na.Device) -> None:
     with np.errstate(over="ignore"):
         same(host(z)[:, 1].copy(), x * number(1.1) * np.tile(TABLE, 32))
     same(host(z)[:, 2].copy(), np.tile(TABLE, 32))
-
-
-_OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "iadd", "isub", "imul", "itruediv",
-    "ifloordiv", "imod", "ipow", "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "not_", "abs",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", _OPERATORS)
-def test_results_have_the_types_of_numba_cuda(name: str) -> None:
-    of_gpu: Any = cuda_target.typing_context
-    of_processor: Any = cpu_target.typing_context
-    of_gpu.refresh()
-    of_processor.refresh()
-
-    def result(context: Any, arguments: tuple[Any, ...]) -> str:
-        function = context.resolve_value_type(abs if name == "abs" else getattr(operator, name))
-        try:
-            resolved = context.resolve_function_type(function, arguments, {})
-        except Exception as error:
-            return type(error).__name__
-        return str(resolved.return_type).removeprefix("__nv_")
-
-    unary = name in ("neg", "pos", "not_", "abs")
-    others = [
-        bfloat16, types.float16, types.float32, types.float64, types.boolean, types.literal(3),
-        types.int8, types.uint8, types.int16, types.uint16, types.int32, types.int64, types.uint64,
-    ]  # fmt: skip
-    for other in others:
-        for pair in ((bfloat16, other), (other, bfloat16)):
-            arguments = (bfloat16,) if unary else pair
-            with target_override("cuda"):
-                want = result(of_gpu, arguments)
-            assert result(of_processor, tuple(map(known, arguments))) == want, arguments
 
 
 def test_what_a_gpu_refuses_the_cpu_device_refuses(device: na.Device) -> None:

@@ -78,6 +78,7 @@ def test_blocks_wait_in_a_device_function_and_vote(device: na.Device) -> None:
         if cuda.blockIdx.x == 1:
             cuda.syncthreads()
             held[t] += 1000
+            cuda.syncthreads()
         votes[i] = count
         z[i] = held[cuda.blockDim.x - 1 - t] + keep
 

@@ -17,7 +17,6 @@ from numbasync.errors import (
     KernelCompileError,
     OutOfBoundsError,
     UninitialisedReadError,
-    UnsupportedKernelError,
 )
 
 pytestmark = pytest.mark.usefixtures("cpu")
@@ -79,17 +78,22 @@ def no_such_array(z):
 
 
 def as_a_value(z):
+    LAYOUT.a[0, 0] = 7
     z[0] = corner(LAYOUT)
 
 
-def test_other_attributes_and_uses_are_refused() -> None:
+def test_a_layout_is_passed_to_a_function(device: na.Device) -> None:
+    z = na.zeros(1).sync()
+    na.launcher(cuda.jit(as_a_value))[1, 1](z).sync()
+    assert z.to_host().sync()[0] == 7
+
+
+def test_other_attributes_are_refused() -> None:
     z = na.zeros(1).sync()
     with pytest.raises(
         KernelCompileError, match=r"Unknown attribute 'd' of type SharedLayout\(a: fl"
     ):
         na.launcher(no_such_array)[1, 1](z).sync()
-    with pytest.raises(UnsupportedKernelError, match="LAYOUT as a value"):
-        na.launcher(as_a_value)[1, 1](z).sync()
 
 
 def test_the_type_of_an_array_is_known(device: na.Device) -> None:

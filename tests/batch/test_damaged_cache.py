@@ -39,24 +39,28 @@ def _compiled() -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what one process has kept."""
+    """A copy of a folder `cache` beside it, with what one process has kept there."""
     path = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_files, "folder", lambda: path / "batch")
+        patch.setattr(kernel_files, "folder", lambda: path / "cache/batch")
         assert _compiled() == 1
         assert _compiled() == 0
-    return path
+    shutil.copytree(path / "cache", path / "copy")
+    return path / "copy"
 
 
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it, in use."""
-    shutil.copytree(whole, tmp_path / "cache")
+    """The folder, in use, as it was: what is kept is of kernels at that place."""
+    cache = whole.parent / "cache"
+    shutil.rmtree(cache)
+    shutil.copytree(whole, cache)
     (tmp_path / "own").mkdir(0o700)
-    monkeypatch.setenv(cache_folder.SWITCH, str(tmp_path / "cache"))
+    monkeypatch.setenv(cache_folder.SWITCH, str(cache))
+    monkeypatch.setattr(cache_folder, "_told", set())  # of this folder, to the test before
     monkeypatch.setattr(kernel_files, "folder", kernel_files.folder.__wrapped__)
     monkeypatch.setattr(kernel_files, "_private", lambda: tmp_path / "own")
-    return tmp_path / "cache/batch"
+    return cache / "batch"
 
 
 class Ran:

@@ -13,7 +13,7 @@ import pytest
 
 import numbasync as na
 from numbasync import threads
-from numbasync.backend.cpu.compiler import block_scheduling, kernel
+from numbasync.backend.cpu.kernel import block_kernel, scheduling
 from numbasync.backend.cpu.runtime import workers
 from numbasync.backend.cpu.runtime.device import CpuDevice
 from numbasync.backend.cpu.runtime.seeded import stepping
@@ -255,11 +255,11 @@ def test_blocks_that_have_begun_elsewhere_are_waited_for(
     refuse: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four threads that share the blocks of a launch, the second helper is refused."""
-    monkeypatch.setattr(block_scheduling, "workers", lambda: 4)
-    monkeypatch.setattr(kernel, "workers", lambda: 4)
-    block_scheduling.after_fork()
+    monkeypatch.setattr(scheduling, "workers", lambda: 4)
+    monkeypatch.setattr(block_kernel, "workers", lambda: 4)
+    scheduling.after_fork()
     (device, *_) = na.devices("cpu")
-    n = 2 * block_scheduling.SPREAD_THREADS
+    n = 2 * scheduling.SPREAD_THREADS
     helped: list[Any] = []
 
     def submit(executor: Any, call: Callable[[], None]) -> Any:
@@ -268,14 +268,14 @@ def test_blocks_that_have_begun_elsewhere_are_waited_for(
         helped.append(threads.submit(executor, call))
         return helped[0]
 
-    monkeypatch.setattr(kernel, "submit", submit)
+    monkeypatch.setattr(block_kernel, "submit", submit)
     with na.use_device(device):
         z = na.zeros(n, np.int32).sync()
         fresh()(z).sync()
         assert helped
         assert helped[0].done()
         assert (z.to_host().sync() == 1).all()
-    block_scheduling.after_fork()
+    scheduling.after_fork()
 
 
 def test_a_runtime_can_be_entered_once_its_thread_starts(

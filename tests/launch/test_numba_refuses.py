@@ -122,6 +122,14 @@ def an_attribute_that_no_array_has(z, x):
     z[0] = x.length  # here
 
 
+PACKED = np.dtype([("name", "S5"), ("n", np.int32)])  # n is at an odd address
+
+
+@wrong("x: unaligned array(Record(", x=np.zeros(4, PACKED))
+def a_field_that_is_not_aligned(z, x):
+    z[0] = x[0].n  # here
+
+
 @wrong("x: array(float32, 1d, C)")
 def bits_of_a_float(z, x):
     z[0] = x[0] & 1  # here

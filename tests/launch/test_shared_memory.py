@@ -229,20 +229,11 @@ class MoreSizes(Sizes): ...
 PAIR = (1, (ARRAYS,))
 
 
-def test_layouts_in_classes_and_tuples_have_memory(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def reversed_in(z: na.KernelOutput):
-        t = cuda.threadIdx.x
-        MoreSizes.ARRAYS.tile[t] = t
-        cuda.syncthreads()
-        z[t] = MoreSizes.ARRAYS.tile[63 - t]
+def test_layouts_in_classes_and_tuples_are_found() -> None:
+    def of_a_class(z):
+        z[0] = MoreSizes.ARRAYS.tile[0]
 
     def of_a_pair(z):
         PAIR[1][0].tile[0] = z[0]
 
-    if device.kind == "cpu":  # Numba takes no classes
-        z = na.zeros(64).sync()
-        reversed_in[1, 64](z).sync()
-        assert (host(z) == np.arange(64)[::-1]).all()
-    assert layout_of(reversed_in.py_func) is layout_of(of_a_pair) is ARRAYS
+    assert layout_of(of_a_class) is layout_of(of_a_pair) is ARRAYS

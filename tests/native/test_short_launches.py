@@ -14,7 +14,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import native, testing
-from numbasync.backend.cpu.compiler.block_memory import _own
+from numbasync.backend.cpu.kernel.memory import _own
 from numbasync.backend.cpu.runtime.workers import Engine, changed, state
 from numbasync.backend.protocols import counters
 from numbasync.errors import OutOfBoundsError, ReentrancyError
@@ -35,9 +35,9 @@ def write_at(z: na.KernelOutput, i: Any) -> None:
 @na.launcher
 @cuda.jit
 def with_array(z: na.KernelOutput) -> None:
-    own = cuda.local.array(512, np.float32)
-    own[511] = 1
-    z[0] += own[511]
+    held = cuda.shared.array(4096, np.float32)
+    held[4095] = 1
+    z[0] += held[4095]
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def test_memory_of_a_block_grows(stream: na.Stream, on: bool) -> None:
     with_array[1, 1](z).sync_on(stream)
     begin(run)()
     small, large = sizes[:2]
-    assert small < 4 * 512 <= large and sizes[2:] == [large, large]
+    assert small < 4 * 4096 <= large and sizes[2:] == [large, large]
     assert z.to_host().sync_on(stream).tolist()[:2] == [3, 3]
 
 

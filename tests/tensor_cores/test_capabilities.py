@@ -10,9 +10,9 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import tensor_cores as tc
-from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.cpu.compiler import numba_cuda
-from numbasync.backend.cpu.compiler.numba_cuda import FrontEnd, type_on_gpu
+from numbasync.backend.cpu.declared_arguments import type_of
+from numbasync.backend.cpu.target import functions
+from numbasync.backend.cpu.target.refusals import check
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import UnsupportedKernelError
 from numbasync.tensor_cores.capabilities import OF_MAPS, OF_WARPGROUPS, OF_WARPS
@@ -84,13 +84,11 @@ def test_kernels(
     monkeypatch: pytest.MonkeyPatch, kernel: Any, capability: Any, told: str | None
 ) -> None:
     """The front end stands for a GPU's compiler, which calls the same operations."""
-    monkeypatch.setattr(numba_cuda, "_CAPABILITY", capability)
-    kinds = [type_on_gpu(KEY)]
-    error = FrontEnd(kernel.py_func, kinds).refusal
+    monkeypatch.setattr(functions, "_CAPABILITY", capability)
+    kinds = [type_of(KEY)]
     if told is None:
-        assert error is None
+        check(kernel.py_func, kinds)
         return
-    assert error is not None
     expected = rf"^kernel {kernel.__name__}, line \d+: tensor_cores.{told}"
     with pytest.raises(UnsupportedKernelError, match=expected):
-        raise compile_error(kernel.py_func, kinds, error)
+        check(kernel.py_func, kinds)

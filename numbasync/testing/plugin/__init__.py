@@ -67,12 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--device cuda: {why_unavailable('cuda')}")
     if options.sanitizer:
         sanitizer.command(options.sanitizer)  # raises if the tool is not installed
-    if options.coverage:
-        os.environ["NUMBASYNC_CPU_ENGINE"] = "interpreted"  # read when devices are first listed
-        # Where warnings are errors, this one stays a warning: the option asks for such kernels.
-        config.addinivalue_line(
-            "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"
-        )
+    if options.coverage and os.environ.get("NUMBASYNC_CPU_ENGINE") != "interpreted":
+        os.environ["NUMBASYNC_CPU_ENGINE"] = "compiled-lines"  # read when devices are first listed
     if options.lines:
         variants.compile_with_lines()
     config.stash[_tuned] = tuning.use(bool(tuning.requested))  # else not by itself in tests

@@ -90,7 +90,7 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--kernel-coverage", action="store_true",
-        help="run kernels as Python on the CPU device, so that coverage.py sees their lines",
+        help="tell coverage.py which lines of kernels run, on the CPU device",
     )  # fmt: skip
     group.addoption(
         "--compute-sanitizer", choices=TOOLS, metavar="TOOL",

@@ -5,6 +5,7 @@ object is the function's own, and the user's function and module are not changed
 from __future__ import annotations
 
 import dis
+import importlib
 import sys
 import types
 from collections.abc import Iterator
@@ -16,14 +17,13 @@ from numba.core.types import Type
 
 from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.compiler.extensions import Intrinsic
-from numbasync.backend.cpu.compiler.names import device_function
-from numbasync.backend.cpu.compiler.numba_cuda import used_values
 from numbasync.backend.cpu.interpreter import waiting
 from numbasync.backend.cpu.interpreter.cuda_module import CUDA, LayoutArrays, unavailable
+from numbasync.backend.cpu.program_functions import device_function, used_values
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import UnsupportedKernelError
 
+_Intrinsic: Any = importlib.import_module("numba.cuda.extending")._Intrinsic
 _BREAKPOINTS = frozenset({"breakpoint", "print", "set_trace"})
 _OPERATIONS = "numbasync.tensor_cores.ptx"
 _PLAIN_MODULES = frozenset({"math", "numpy"})  # they have nothing of `numba.cuda` in them
@@ -100,7 +100,7 @@ class Binding:
         is_value = isinstance(value, Type | np.generic | np.ndarray)
         if home.startswith("numba.cuda") and not is_value:
             raise unavailable(f"{home.removeprefix('numba.')}.{getattr(value, '__name__', name)}")
-        if isinstance(value, Intrinsic):
+        if isinstance(value, _Intrinsic):
             raise UnsupportedKernelError(
                 f"{name} is an @intrinsic, which is made of instructions for a compiler."
             )

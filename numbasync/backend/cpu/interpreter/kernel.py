@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numbasync.backend.cpu.declared_arguments import Formal
 from numbasync.backend.cpu.interpreter.bind import Binding, uses_tensor_cores
 from numbasync.backend.cpu.interpreter.block_state import (
     BlockState,
@@ -32,8 +33,7 @@ from numbasync.backend.cpu.interpreter.block_state import (
 from numbasync.backend.cpu.interpreter.places import Index3
 from numbasync.backend.cpu.interpreter.scheduler import Threads
 from numbasync.backend.cpu.interpreter.tensor_cores.block import Cluster, TensorCoreBlock
-from numbasync.backend.cpu.library.declared_arguments import Formal
-from numbasync.backend.cpu.library.processor_code import ProcessorCode
+from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.cpu.races.shadow_memory import turns
 from numbasync.backend.protocols import GENERATED, ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelError, NumbasyncError, OutOfBoundsError

@@ -13,12 +13,11 @@ from numba.cuda.libdevicefuncs import functions as signatures
 
 from numbasync.backend.cpu.library import (
     arithmetic,
-    entry_points,
     libdevice_bits,
     libdevice_rounding,
     libdevice_special,
 )
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.options import INLINED, types
 
 
 def _of_c(name: str, result: Any, arguments: list[Any]) -> Any:
@@ -42,10 +41,10 @@ def _typed(name: str, function: Any, result: Any, arguments: list[Any]) -> Any:
         3: lambda x, y, z: convert(function(a(x), b(y), c(z))),
     }[len(inputs)]
     converting.__name__ = name  # identifies the function in compiled code on disk
-    return njit(**entry_points.INLINED)(converting)
+    return njit(**INLINED)(converting)
 
 
-@njit(**entry_points.INLINED)
+@njit(**INLINED)
 def _unchanged(x):  # type: ignore[no-untyped-def]
     return x
 

@@ -14,10 +14,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit
 
-from numbasync.backend.cpu.library import arithmetic
-from numbasync.backend.cpu.library.entry_points import INLINED, types
-from numbasync.backend.cpu.library.small_float_functions import OF_HALF
-from numbasync.backend.cpu.library.small_floats import emitted
+from numbasync.backend.cpu.library.options import INLINED, emitted, types
+from numbasync.backend.cpu.library.small_float_bits import Format
 
 _F = njit(**INLINED)
 
@@ -76,14 +74,11 @@ _int_of_double = _F(lambda x: np.float64(x).view(np.int64))
 _double_of_int = _F(lambda x: np.int64(x).view(np.float64))
 _signbit = _F(lambda x: types.int32(math.copysign(1.0, x) < 0))
 
-_to_half = OF_HALF["__float2half"]
-_bits_of_half = OF_HALF["__half_as_short"]
-_half_of_bits = OF_HALF["__short_as_half"]
+_half = Format(10)
+_to_half = emitted(types.int16, (types.float32,), lambda b, x: _half.write(b, _half.rounded(b, x)))
+_of_half = emitted(types.float32, (types.int16,), _half.read)
 
 FUNCTIONS: dict[str, Any] = {
-    "popc": arithmetic.popc, "popcll": arithmetic.popc, "clz": arithmetic.clz,
-    "clzll": arithmetic.clz, "brev": arithmetic.brev, "brevll": arithmetic.brev,
-    "ffs": arithmetic.ffs, "ffsll": arithmetic.ffs,
     "abs": _abs, "llabs": _abs, "max": _max, "llmax": _max, "min": _min, "llmin": _min,
     "umax": _umax, "ullmax": _umax, "umin": _umin, "ullmin": _umin,
     "mulhi": _in_64_bits(_signed, lambda x, y: (x * y) >> 32),
@@ -101,10 +96,6 @@ FUNCTIONS: dict[str, Any] = {
     "double2hiint": _F(lambda x: types.int32(_int_of_double(x) >> 32)),
     "double2loint": _F(lambda x: types.int32(_int_of_double(x))),
     "hiloint2double": _F(lambda x, y: _double_of_int((types.int64(x) << 32) | _unsigned(y))),
-    "isfinited": _F(lambda x: types.int32(math.isfinite(x))),
-    "isinfd": _F(lambda x: types.int32(math.isinf(x))),
-    "isnand": _F(lambda x: types.int32(math.isnan(x))),
     "signbitd": _signbit, "signbitf": _signbit,
-    "float2half_rn": _F(lambda x: _bits_of_half(_to_half(x))),
-    "half2float": _F(lambda x: types.float32(_half_of_bits(x))),
+    "float2half_rn": _F(lambda x: _to_half(x)), "half2float": _F(lambda x: _of_half(x)),
 }  # fmt: skip

@@ -12,8 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbasync.backend.cpu.library.entry_points import types
-from numbasync.backend.cpu.library.small_floats import emitted
+from numbasync.backend.cpu.library.options import emitted, types
 
 _NAME = re.compile(r"(?:[fd](add|sub|mul|div|sqrt|rcp)|(fma)f?|(\w+)2(\w+))_(rn|rd|ru|rz)")
 _MODES = {"rz": 0, "rn": 1, "ru": 2, "rd": 3}  # as `llvm.set.rounding` numbers them

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from numbasync.backend.cpu.library import arithmetic
-from numbasync.backend.cpu.library.entry_points import INLINED, OPTIONS, UNWRAPPED, types
+from numbasync.backend.cpu.library.options import INLINED, OPTIONS, UNWRAPPED, types
 
 # Of type Any: they are called without the first parameter.
 _fma: Any = arithmetic.fma
@@ -125,7 +125,7 @@ _frexp, _modf = _F(lambda x: math.frexp(x)), _F(lambda x: _parts(x))
 FUNCTIONS: dict[str, Any] = {
     "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "frsqrt_rn": _rsqrt, "rcbrt": _rcbrt, "rcbrtf": _rcbrt,
     "saturatef": _F(lambda x: min(max(x, types.float32(0)), types.float32(1))),
-    "powi": _powi, "powif": _powi, "fast_fdividef": _F(lambda x, y: x / y),
+    "powi": _powi, "powif": _powi,
     "sinpi": _sinpi, "sinpif": _sinpi, "cospi": _cospi, "cospif": _cospi,
     "sincos": _sincos, "sincosf": _sincos, "fast_sincosf": _sincos, "sincospi": _sincospi,
     "sincospif": _sincospi, "frexp": _frexp, "frexpf": _frexp, "modf": _modf, "modff": _modf,

@@ -7,6 +7,7 @@ and `fastmath` does not affect integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -125,3 +126,38 @@ def as_double(builder: Any, integer: Any, signed: bool) -> Any:
         fits = builder.icmp_unsigned("<", start, word(2 << 53) if signed else limit)
         integer = builder.select(fits, integer, kept)
     return (builder.sitofp if signed else builder.uitofp)(integer, DOUBLE)
+
+
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """`a * b + c` in a float64 that is rounded to either format as the sum itself. The product is
+    exact. Of a sum that is not, the last bit is set, as a sign of the bits that follow.
+    """
+    a, b, c = (builder.fpext(x, DOUBLE) for x in (a, b, c))
+    product = builder.fmul(a, b)
+    total = builder.fadd(product, c)
+    own = builder.fsub(total, product)  # of c, as far as it is in the sum
+    error = builder.fadd(builder.fsub(product, builder.fsub(total, own)), builder.fsub(c, own))
+    word = ir.IntType(64)
+    bits = builder.bitcast(total, word)
+    zero = DOUBLE(0.0)
+    even = builder.icmp_unsigned("==", builder.and_(bits, word(1)), word(0))
+    changes = builder.and_(builder.fcmp_ordered("!=", error, zero), even)
+    negative = builder.fcmp_ordered("<", total, zero)
+    grows = builder.xor(builder.fcmp_ordered(">", error, zero), negative)
+    beside = builder.add(bits, builder.select(grows, word(1), word(-1)))
+    return builder.bitcast(builder.select(changes, beside, bits), DOUBLE)
+
+
+def _signed(instruction: str, mask: int) -> Callable[..., Any]:
+    """A change of the sign, also of NaN."""
+
+    def emit(builder: Any, a: Any) -> Any:
+        word = ir.IntType(32)
+        bits = getattr(builder, instruction)(builder.bitcast(a, word), word(mask))
+        return builder.bitcast(bits, FLOAT)
+
+    return emit
+
+
+negated = _signed("xor", 1 << 31)
+absolute = _signed("and_", (1 << 31) - 1)

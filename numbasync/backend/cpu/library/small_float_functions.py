@@ -1,5 +1,5 @@
 """`numba.cuda.fp16` and `numba.cuda.bf16` for the processor: functions of float16 and of bfloat16,
-by their names there.
+by their names there; but for those that are an instruction or two, which `target` emits.
 
 Functions that a GPU approximates (`hsin`, `hexp` ...) are computed in float64 and rounded to the
 nearest number; a GPU's result may be the one beside it.
@@ -7,49 +7,17 @@ nearest number; a GPU's result may be the one beside it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit
-from numba.extending import lower_builtin
 
-from numbasync.backend.cpu.library.entry_points import INLINED, types
-from numbasync.backend.cpu.library.small_float_bits import DOUBLE
-from numbasync.backend.cpu.library.small_floats import (
-    absolute,
-    bfloat,
-    emitted,
-    half,
-    negated,
-    typed,
-)
+from numbasync.backend.cpu.library.options import INLINED, emitted, types
+from numbasync.backend.cpu.library.small_float_bits import fused
+from numbasync.backend.cpu.library.small_floats import bfloat, half
 
 _F = njit(**INLINED)
-
-
-def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """`a * b + c` in a float64 that is rounded to either format as the sum itself. The product is
-    exact. Of a sum that is not, the last bit is set, as a sign of the bits that follow.
-    """
-    a, b, c = (builder.fpext(x, DOUBLE) for x in (a, b, c))
-    product = builder.fmul(a, b)
-    total = builder.fadd(product, c)
-    own = builder.fsub(total, product)  # of c, as far as it is in the sum
-    error = builder.fadd(builder.fsub(product, builder.fsub(total, own)), builder.fsub(c, own))
-    word = ir.IntType(64)
-    bits = builder.bitcast(total, word)
-    zero = DOUBLE(0.0)
-    even = builder.icmp_unsigned("==", builder.and_(bits, word(1)), word(0))
-    changes = builder.and_(builder.fcmp_ordered("!=", error, zero), even)
-    negative = builder.fcmp_ordered("<", total, zero)
-    grows = builder.xor(builder.fcmp_ordered(">", error, zero), negative)
-    beside = builder.add(bits, builder.select(grows, word(1), word(-1)))
-    return builder.bitcast(builder.select(changes, beside, bits), DOUBLE)
-
-
 _ROUNDINGS = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
 _INTEGERS = {
     "short": types.int16, "ushort": types.uint16, "int": types.int32, "uint": types.uint32,
@@ -99,19 +67,17 @@ def _functions(small: Any, name: str) -> dict[str, Any]:
             return _F(lambda a, b: function(of(a), of(b)))
         return _F(lambda a, b, c: function(of(a), of(b), of(c)))
 
-    def compared(sign: str, order: str) -> Any:
-        return by_instructions(
-            2, types.boolean, lambda b, x, y: getattr(b, f"fcmp_{order}")(sign, x, y)
-        )
+    def compared(sign: str) -> Any:
+        """A comparison that NaN passes."""
+        return by_instructions(2, types.boolean, lambda b, x, y: b.fcmp_unordered(sign, x, y))
 
     add = _F(lambda a, b: of(a) + of(b))
     sub = _F(lambda a, b: of(a) - of(b))
     mul = _F(lambda a, b: of(a) * of(b))
-    div = _F(lambda a, b: of(a) / of(b))
-    fma = by_instructions(3, small, lambda b, x, y, z: bits_format.rounded(b, _fused(b, x, y, z)))
+    fma = by_instructions(3, small, lambda b, x, y, z: bits_format.rounded(b, fused(b, x, y, z)))
     bits = by_instructions(1, types.uint16, bits_format.write)
     signed_bits = by_instructions(1, types.int16, bits_format.write)
-    is_nan = compared("!=", "unordered")
+    is_nan = compared("!=")
     of_uint16 = emitted(small, (types.uint16,), bits_format.read)
     of_int16 = emitted(small, (types.int16,), bits_format.read)
     from_uint16 = _F(lambda a: of_uint16(np.uint16(a)))
@@ -188,10 +154,6 @@ def _functions(small: Any, name: str) -> dict[str, Any]:
 
     roundings_to = {"rn": of, "rz": to_zero, "rd": down, "ru": up}
     functions = {
-        "__habs": by_instructions(1, small, absolute),
-        "__hneg": by_instructions(1, small, negated), "__hfma": fma,
-        "__hadd": add, "__hsub": sub, "__hmul": mul, "__hdiv": div,
-        "__hadd_rn": add, "__hsub_rn": sub, "__hmul_rn": mul,
         "__hadd_sat": _F(lambda a, b: saturated(add(a, b))),
         "__hsub_sat": _F(lambda a, b: saturated(sub(a, b))),
         "__hmul_sat": _F(lambda a, b: saturated(mul(a, b))),
@@ -201,11 +163,10 @@ def _functions(small: Any, name: str) -> dict[str, Any]:
         "__hmin_nan": _F(lambda a, b: of(a) + of(b) if is_nan(a, b) else smaller(a, b)),
         "__hisnan": _F(lambda a: of(a) != of(a)), "__hisinf": isinf,
         **{
-            f"__h{relation}{mark}": compared(sign, how)
+            f"__h{relation}u": compared(sign)
             for relation, sign in (
                 ("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="),
             )
-            for mark, how in (("", "ordered"), ("u", "unordered"))
         },
         "hceil": wide(np.ceil), "hfloor": wide(np.floor), "htrunc": wide(np.trunc),
         "hrint": wide(np.rint), "hsqrt": wide(np.sqrt), "hrsqrt": wide(_rsqrt),
@@ -230,32 +191,7 @@ def _functions(small: Any, name: str) -> dict[str, Any]:
         # The names of the functions in generated code, and in compiled code on disk.
         if function is not of:
             function.__name__ = function_name.strip("_")
-            function.made_of = small.name, function_name
     return functions
 
 
 OF_HALF, OF_BFLOAT = _functions(half, "half"), _functions(bfloat, "bfloat16")
-
-# The functions of `math` that take and return such numbers on a GPU; the others widen them.
-OF_MATH: dict[Any, str] = {
-    math.trunc: "htrunc", math.ceil: "hceil", math.floor: "hfloor", math.sqrt: "hsqrt",
-    math.log: "hlog", math.log10: "hlog10", math.exp: "hexp", math.tanh: "htanh",
-    math.cos: "hcos", math.sin: "hsin",
-}  # fmt: skip
-if hasattr(math, "exp2"):  # from Python 3.11 on
-    OF_MATH[math.exp2] = "hexp2"
-
-
-def _register(function: Any, small: Any, small_function: Any) -> None:
-    typed(function, small, 1, small)
-
-    def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return context.compile_internal(builder, lambda a: small_function(a), sig, args)
-
-    lower_builtin(function, small)(lowered)
-
-
-for _function, _name in {**OF_MATH, math.fabs: "__habs", math.log2: "hlog2"}.items():
-    _register(_function, half, OF_HALF[_name])
-for _function, _name in OF_MATH.items():
-    _register(_function, bfloat, OF_BFLOAT[_name])

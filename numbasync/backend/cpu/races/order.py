@@ -17,10 +17,12 @@ later than the clock: the search for an access leaves out clocks from before it.
 
 from __future__ import annotations
 
-from numba import njit
+from typing import Any
 
-from numbasync.backend.cpu.library import entry_points
-from numbasync.backend.cpu.library.entry_points import OPTIONS, UNWRAPPED, types
+from numba import njit
+from numba.extending import intrinsic
+
+from numbasync.backend.cpu.library.options import OPTIONS, UNWRAPPED, types
 from numbasync.backend.cpu.races.words import (
     BARRIER,
     BEGUN,
@@ -59,8 +61,33 @@ from numbasync.backend.cpu.races.words import (
     WROTE,
 )
 
-get, put = entry_points.element_of(types.int64)
 F = njit(**OPTIONS, **UNWRAPPED)
+
+
+def element_of(dtype: Any) -> tuple[Any, Any]:
+    """Functions that load and store element `i` of the elements of one type at an address."""
+
+    @intrinsic
+    def load(tyctx: Any, address: Any, i: Any):  # type: ignore[no-untyped-def]
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            base = builder.inttoptr(args[0], context.get_data_type(dtype).as_pointer())
+            return context.unpack_value(builder, dtype, builder.gep(base, [args[1]]))
+
+        return dtype(types.int64, types.int64), codegen
+
+    @intrinsic
+    def store(tyctx: Any, address: Any, i: Any, value: Any):  # type: ignore[no-untyped-def]
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            base = builder.inttoptr(args[0], context.get_data_type(dtype).as_pointer())
+            context.pack_value(builder, dtype, args[2], builder.gep(base, [args[1]]))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, dtype), codegen
+
+    return load, store
+
+
+get, put = element_of(types.int64)
 
 
 @F

@@ -20,17 +20,8 @@ from typing import Any
 from llvmlite import binding
 from numba import njit
 
-from numbasync.backend.cpu.library import entry_points
-from numbasync.backend.cpu.library.disk_cache import Entry, Store, key_of_own
-from numbasync.backend.cpu.library.entry_points import (
-    INPUT_WRITTEN,
-    OPTIONS,
-    OUTSIDE_TILE,
-    RACE,
-    UNWRITTEN,
-    WAITS_FOR_EVER,
-    types,
-)
+from numbasync.backend.cpu.disk_cache import Store, key_of_own
+from numbasync.backend.cpu.library.options import OPTIONS, types
 from numbasync.backend.cpu.races import order
 from numbasync.backend.cpu.races.order import F as _F
 from numbasync.backend.cpu.races.order import get as _get
@@ -90,8 +81,15 @@ from numbasync.backend.cpu.races.words import (
     WX,
     WY,
 )
+from numbasync.backend.cpu.record import (
+    INPUT_WRITTEN,
+    OUTSIDE_TILE,
+    RACE,
+    UNWRITTEN,
+    WAITS_FOR_EVER,
+)
 
-_get_32, _ = entry_points.element_of(types.int32)
+_get_32, _ = order.element_of(types.int32)
 
 
 @_F
@@ -269,10 +267,9 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
 
 # --- one library for all kernels ---
 
-_SYMBOL = "numbasync_access"
+SYMBOL = "numbasync_access"
 _SIGNATURE = types.int64(*[types.int64] * 8)
-access: Any = types.ExternalFunction(_SYMBOL, _SIGNATURE)  # usable after `ready`
-_compiled: list[Entry] = []  # keeps the memory of the compiled code alive
+_compiled: list[Any] = []  # keeps the memory of the compiled code alive
 _compiling = threading.Lock()
 
 
@@ -282,23 +279,22 @@ def ready() -> None:
     """
     with _compiling:
         if not _compiled:
-            entry = library()
-            name = entry.result.fndesc.llvm_cfunc_wrapper_name
-            binding.add_symbol(_SYMBOL, entry.result.library.get_pointer_to_function(name))
-            _compiled.append(entry)
+            result = library()
+            name = result.fndesc.llvm_cfunc_wrapper_name
+            binding.add_symbol(SYMBOL, result.library.get_pointer_to_function(name))
+            _compiled.append(result)
 
 
-def library() -> Entry:
-    """The compiled library, cached where Numba would cache it."""
+def library() -> Any:
+    """Numba's result of compiling the library, cached where Numba would cache it."""
     try:
         store = Store(_access)
     except RuntimeError:  # there is no writable folder
         store = None
-    entry = None if store is None else store.load(key_of_own())
-    if entry is None:
+    result = None if store is None else store.load_result(key_of_own())
+    if result is None:
         dispatcher: Any = njit(_SIGNATURE, **OPTIONS)(_access)
         (result,) = dispatcher.overloads.values()
-        entry = Entry(result, "", 0)
         if store is not None:
-            store.save(key_of_own(), entry)
-    return entry
+            store.save_result(key_of_own(), result)
+    return result

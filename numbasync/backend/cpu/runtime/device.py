@@ -15,8 +15,8 @@ from numba import typeof
 
 from numbasync.arguments import with_type
 from numbasync.backend import array_protocols, bfloat16_type
-from numbasync.backend.cpu.compiler import block_scheduling
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.kernel import scheduling
+from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.runtime import choose_engine, workers
 from numbasync.backend.cpu.runtime.array import CpuArray, CpuTensorMap
@@ -59,7 +59,7 @@ class CpuDevice:
         self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
         self._engine_name = choose_engine.requested_engine()
         atexit.register(self._engine.stop)
-        in_child(block_scheduling.after_fork)
+        in_child(scheduling.after_fork)
         in_child(self._engine.after_fork)
 
     @property

@@ -1,0 +1,1 @@
+"""Kernels that Numba types and lowers unchanged: how their code is called, kept and checked."""

@@ -1,0 +1,24 @@
+"""The record that a block leaves in its memory when it is stopped, and the places it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RECORD_BYTES = 128  # at the beginning of a block's memory
+# The record: 64-bit integers, in this order.
+FIELDS = ("kind", "site", "axis", "index", "extent", "block x", "y", "z", "thread x", "y", "z")
+OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
+UNWRITTEN, INPUT_WRITTEN, OUTSIDE_TILE, RACE, OVERFLOWN = 4, 5, 6, 7, 8  # in checked kernels
+MISALIGNED = 9
+WAITS_FOR_EVER = 10  # in checked kernels
+NO_SITE = -1  # somewhere in the kernel
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the source that a message may name."""
+
+    function: str
+    file: str
+    line: int
+    what: str

@@ -1,0 +1,282 @@
+"""From the contract's module to machine code that runs blocks."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from numbasync.backend.cpu.regions.blocks_code import BlocksCode
+from numbasync.backend.cpu.regions.cut import CutKernel, Level
+from numbasync.backend.cpu.regions.failures import write_failures
+from numbasync.backend.cpu.regions.helper_code import CHOOSE, FILL, RECORD
+from numbasync.backend.cpu.regions.instructions import without_metadata
+from numbasync.backend.cpu.regions.keep import Kept, plan_kept
+from numbasync.backend.cpu.regions.layout import Layout, lay_out
+from numbasync.backend.cpu.regions.local_arrays import arrays_at_one_place
+from numbasync.backend.cpu.regions.machine_code import Code, run_passes, target_machine
+from numbasync.backend.cpu.regions.prepare import prepare
+from numbasync.backend.cpu.regions.region import FIRST_LOOP, NOTE, Region, Settings, find_regions
+from numbasync.backend.cpu.regions.run_function import (
+    EXTENTS,
+    SYMBOL,
+    extents,
+    write_run_function,
+)
+
+_OF_MORE_AXES = frozenset({"%na.ty", "%na.tz", "%na.wy", "%na.wz"})
+_MOST = 2147483647
+MANY_REGIONS = 8  # of more, LLVM's code is kept smaller: it is compiled in half the time
+
+
+def build(
+    text: str,
+    name: str,
+    *,
+    apart: bool = False,
+    ordered: bool = False,
+    returned_are_missing: bool = False,
+    row: bool = False,
+    turn_loops: bool = True,
+) -> Code:
+    """Compile the kernel `name` of a module by the contract.
+
+    Args:
+        apart: keep everything once a thread, whatever the analysis of divergence says.
+        ordered: for checks: threads and blocks come in an order that the launch gives, accesses are
+            no promise of independence, and the first error stops a block.
+        returned_are_missing: a thread that has returned before a barrier is reported.
+        row: for blocks with one row of threads alone, unless the kernel asks for other axes.
+        turn_loops: make the loop over threads the inner one where that is faster.
+
+    Raises:
+        UnknownFormError: for a form of LLVM's language that is not known here.
+    """
+    assembly, code = write_module(
+        text,
+        name,
+        apart=apart,
+        ordered=ordered,
+        returned_are_missing=returned_are_missing,
+        row=row,
+        turn_loops=turn_loops,
+    )
+    began = time.perf_counter()
+    module = llvm.parse_assembly(assembly)
+    module.verify()
+    run_passes(module, level=2 if code.notes["regions"] > MANY_REGIONS else 3)
+    optimised = time.perf_counter()
+    code.object_code = target_machine().emit_object(module)
+    code.notes["optimise_s"] = optimised - began
+    code.notes["emit_s"] = time.perf_counter() - optimised
+    return code
+
+
+def write_module(
+    text: str,
+    name: str,
+    *,
+    apart: bool = False,
+    ordered: bool = False,
+    returned_are_missing: bool = False,
+    row: bool = False,
+    turn_loops: bool = True,
+) -> tuple[str, Code]:
+    """The module of the blocks' code, not yet optimised, and all of `Code` but the machine code."""
+    began = time.perf_counter()
+    prepared = prepare(text, name, turn_loops and not ordered)
+    kernel = prepared.kernel
+    light = time.perf_counter()
+    kept = plan_kept(kernel, apart)
+    regions = find_regions(kernel, kept, apart)
+    if not ordered:
+        kernel.reused_arrays = arrays_at_one_place(kernel, regions)
+    row = row and not ordered and not _asks_for_more_axes(kernel)
+    settings = Settings(not ordered, ordered, row, not (apart or ordered))
+    cooperative = any(b.level is Level.GRID for b in kernel.barriers)
+    saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
+    if cooperative:
+        saved["%na.state"] = "i32"
+    layout = lay_out(kernel, kept, prepared.places, _of_threads(kernel, kept, regions), saved)
+    blocks = BlocksCode(kernel, kept, layout, settings, regions, returned_are_missing)
+    states = blocks.write()
+    lines = [
+        *_kept_lines(prepared.rest),
+        *_sites(kernel),
+        *write_run_function(kernel, layout, cooperative),
+        *_blocks_function(kernel, layout, blocks, states, settings, cooperative),
+        CHOOSE,
+        RECORD,
+        FILL,
+        *_declarations(prepared.rest, settings),
+        *_metadata(blocks, settings),
+    ]
+    code = Code(
+        b"",
+        SYMBOL,
+        [kind for kind, _ in kernel.function.parameters[2:]],
+        [(offset, size) for _, offset, size in layout.shared],
+        layout.dynamic_offset,
+        layout.fixed_bytes,
+        layout.thread_bytes,
+        settings.row,
+        cooperative,
+        bool(kernel.barriers),
+        _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
+        | {"hoisted": sum(blocks.hoisted.values()), "checked": len(blocks.hoisted)},
+    )
+    return "\n".join(lines), code
+
+
+def _notes(
+    kernel: CutKernel, kept: Kept, regions: list[Region], cut_s: float, light_s: float
+) -> dict[str, Any]:
+    return {
+        "regions": len(regions),
+        "uniform": len(kept.uniform),
+        "per_thread": len(kept.per_thread),
+        "local_arrays": len(kernel.local_arrays),
+        "varying": sum(r.varies for r in regions),
+        "turned": sum(b.level is Level.LOOP for b in kernel.barriers) // 2,
+        "light_s": light_s,
+        "cut_s": cut_s,
+    }
+
+
+def _of_threads(kernel: CutKernel, kept: Kept, regions: list[Region]) -> dict[str, str]:
+    """What each thread has besides values: where it waits, and what it says when it fails."""
+    found: dict[str, str] = {}
+    if any(r.varies for r in regions) or any(b.level is Level.WARP for b in kernel.barriers):
+        found["%na.next"] = "i32"
+    if any(b.level is Level.WARP for b in kernel.barriers):
+        found["%na.masks"] = "i32"
+    if kernel.asks_who_is_alive:
+        found["%na.alive"] = found["%na.next"] = "i32"
+    if any(r.fails for r in regions):
+        found["%na.statuses"] = "i32"
+        if kernel.has_notes:
+            found.update({f"%na.note_{name}": kind for name, kind in NOTE})
+        excinfo = kernel.function.parameters[1][1]
+        if any(excinfo in i.uses for code in kernel.function.blocks.values() for i in code):
+            found["%na.excinfos"] = "ptr"
+    return found
+
+
+def _kept_lines(rest: list[str]) -> list[str]:
+    """What the module has besides the kernel, without metadata and what stands for the contract."""
+    dropped = re.compile(r"(?:!|; |source_filename|declare .*@na\.|@na\.(?:shared|exchange))")
+    kept = [without_metadata(line) for line in rest if not dropped.match(line)]
+    return kept + [line for line in rest if line.startswith("declare") and "@na.print(" in line]
+
+
+def _sites(kernel: CutKernel) -> list[str]:
+    sites = ["i32 -1", *(f"i32 {b.site}" for b in kernel.barriers)]
+    return [f"@na.sites = internal constant [{len(sites)} x i32] [{', '.join(sites)}]"]
+
+
+def _asks_for_more_axes(kernel: CutKernel) -> bool:
+    """Whether a thread asks where it is beside the row."""
+    code = kernel.function.blocks.values()
+    return any(not _OF_MORE_AXES.isdisjoint(i.uses) for block in code for i in block)
+
+
+def _blocks_function(
+    kernel: CutKernel, layout: Layout, blocks: BlocksCode, states: list[str], settings: Settings,
+    cooperative: bool,
+) -> list[str]:  # fmt: skip
+    alias = "" if settings.ordered else "noalias "
+    aligned = dict.fromkeys(layout.names(), 64)
+    aligned.update({name: 64 if offset % 64 == 0 else 16 for name, offset, _ in layout.shared})
+    parameters = [
+        *(f"{kind} {name}" for kind, name in kernel.function.parameters[2:]),
+        *(f"ptr {alias}nonnull align {aligned[name]} {name}" for name in layout.names()),
+        "ptr %na.memory, i64 %na.first_block, i64 %na.end_block",
+        extents(),
+        "i64 %na.dynamic_bytes, ptr %na.excinfo, ptr %na.turns, ptr %na.turns_of_blocks",
+    ]
+    number = ["  %na.block = add i64 %na.b, 0"]
+    if settings.ordered:
+        number = [
+            "  %na.turn = getelementptr inbounds i64, ptr %na.turns_of_blocks, i64 %na.b",
+            "  %na.block = load i64, ptr %na.turn",
+        ]
+    return [
+        f"define internal i32 @na.blocks({', '.join(parameters)}) noinline {{",
+        "na.top:",
+        *blocks.variables(),
+        *(f"  %na.{e}64 = zext nneg i32 %na.{e} to i64" for e in EXTENTS),
+        "  %na.rows = mul nuw nsw i64 %na.wy64, %na.wz64",
+        "  %na.threads = mul nuw nsw i64 %na.wx64, %na.rows",
+        "  %na.memory64 = ptrtoint ptr %na.memory to i64",
+        "  br label %blocks",
+        "blocks:",
+        "  %na.b = phi i64 [ %na.first_block, %na.top ], [ %na.b1, %done ]",
+        *number,
+        "  %na.bx64 = urem i64 %na.block, %na.gx64",
+        "  %na.bq = udiv i64 %na.block, %na.gx64",
+        "  %na.by64 = urem i64 %na.bq, %na.gy64",
+        "  %na.bz64 = udiv i64 %na.bq, %na.gy64",
+        *(
+            line
+            for e in ("bx", "by", "bz")
+            for line in (
+                f"  %na.{e}.t = trunc i64 %na.{e}64 to i32",
+                f"  %na.{e} = and i32 %na.{e}.t, {_MOST}",
+            )
+        ),
+        *blocks.at_begin(),
+        "  br label %states",
+        *states,
+        *write_failures(kernel, layout, blocks.regions),
+        "done:",
+        *(["  store i32 0, ptr %na.state"] if cooperative else []),
+        "  %na.b1 = add nuw nsw i64 %na.b, 1",
+        "  %na.more = icmp slt i64 %na.b1, %na.end_block",
+        "  br i1 %na.more, label %blocks, label %na.end",
+        "na.end:",
+        "  ret i32 0",
+        "}",
+    ]
+
+
+def _declarations(rest: list[str], settings: Settings) -> list[str]:
+    wanted = {
+        "@llvm.smin.i32(": "declare i32 @llvm.smin.i32(i32, i32)",
+        "@llvm.smax.i32(": "declare i32 @llvm.smax.i32(i32, i32)",
+        "@llvm.umin.i64(": "declare i64 @llvm.umin.i64(i64, i64)",
+        **{
+            f"@llvm.{name}.i64(": f"declare i64 @llvm.{name}.i64(i64, i64)"
+            for name in ("smin", "smax", "ssub.sat", "sadd.sat")
+        },
+        "@llvm.memset.p0.i64(": "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+        "@llvm.memcpy.p0.p0.i64(": "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
+    }
+    if settings.ordered:
+        wanted["@numbasync_access("] = (
+            "declare i64 @numbasync_access(i64, i64, i64, i64, i64, i64, i64, i64)"
+        )
+    there = [line for line in rest if line.startswith("declare")]
+    return [text for name, text in wanted.items() if not any(name in line for line in there)]
+
+
+def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
+    lines = []
+    if settings.parallel:
+        lines = [
+            "!9000 = distinct !{}",
+            '!9001 = !{!"llvm.loop.parallel_accesses", !9000}',
+            '!9002 = !{!"llvm.loop.vectorize.enable", i1 false}',
+            '!9003 = !{!"llvm.loop.unroll.disable"}',
+            '!9004 = !{!"llvm.loop.interleave.count", i32 1}',
+        ]
+        many = len(blocks.regions) > MANY_REGIONS
+        more = {
+            "vectors": ", !9004" if many else "",
+            "short": ", !9004",
+            "scalar": ", !9002, !9003",
+        }
+        for n, kind in enumerate(blocks.out.loops, FIRST_LOOP):
+            lines.append(f"!{n} = distinct !{{!{n}, !9001{more[kind]}}}")
+    return lines

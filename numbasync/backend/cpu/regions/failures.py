@@ -1,0 +1,70 @@
+"""What a block does at its end if threads have failed, or wait at different barriers."""
+
+from __future__ import annotations
+
+from numbasync.backend.cpu.regions.cut import CutKernel
+from numbasync.backend.cpu.regions.helper_code import FAILED_STATUS, RAISED
+from numbasync.backend.cpu.regions.layout import Layout
+from numbasync.backend.cpu.regions.region import NOTE, Region
+
+
+def write_failures(kernel: CutKernel, layout: Layout, regions: list[Region]) -> list[str]:
+    """The errors."""
+    lines = ["impossible:", "  unreachable", "diverged:"]
+    where = "i64 %na.wx64, i64 %na.wy64, i64 %na.bx64, i64 %na.by64, i64 %na.bz64"
+    if "%na.next" in layout.names():
+        lines.append(
+            f"  call void @na.diverged(ptr %na.memory, ptr %na.next, i64 %na.threads, {where})"
+        )
+    lines += [f"  ret i32 {FAILED_STATUS}", "failed:"]
+    if any(r.fails for r in regions):
+        lines += [
+            "  %failed.first = load i64, ptr %na.first",
+            "  %failed.p = getelementptr inbounds i32, ptr %na.statuses, i64 %failed.first",
+            "  %failed.status = load i32, ptr %failed.p",
+            f"  %failed.noted = icmp eq i32 %failed.status, {FAILED_STATUS}",
+            "  br i1 %failed.noted, label %failed.note, label %failed.raised",
+            "failed.note:",
+        ]
+        values = []
+        if kernel.has_notes:
+            for name, kind in NOTE:
+                v = f"%failed.{name}"
+                lines += [
+                    (
+                        f"  {v}.p = getelementptr inbounds {kind}, ptr %na.note_{name}, "
+                        "i64 %failed.first"
+                    ),
+                    f"  {v}.v = load {kind}, ptr {v}.p",
+                    f"  {v} = sext i32 {v}.v to i64"
+                    if kind == "i32"
+                    else f"  {v} = add i64 {v}.v, 0",
+                ]
+                values.append(f"i64 {v}")
+            lines.append(
+                f"  call void @na.record(ptr %na.memory, {', '.join(values)}, "
+                f"i64 %failed.first, {where})"
+            )
+        lines += [
+            f"  ret i32 {FAILED_STATUS}",
+            "failed.raised:",
+            (
+                f"  call void @na.record(ptr %na.memory, i64 {RAISED}, i64 -1, i64 0, "
+                f"i64 0, i64 0, i64 %failed.first, {where})"
+            ),
+        ]
+        if "%na.excinfos" in layout.names():
+            lines += [
+                "  %failed.asked = icmp ne ptr %na.excinfo, null",
+                "  br i1 %failed.asked, label %failed.tell, label %failed.told",
+                "failed.tell:",
+                "  %failed.ep = getelementptr inbounds ptr, ptr %na.excinfos, i64 %failed.first",
+                "  %failed.e = load ptr, ptr %failed.ep",
+                "  store ptr %failed.e, ptr %na.excinfo",
+                "  br label %failed.told",
+                "failed.told:",
+            ]
+        lines.append("  ret i32 %failed.status")
+    else:
+        lines.append("  unreachable")
+    return lines

@@ -1,0 +1,225 @@
+"""Loops turned inside out: a barrier in the body makes the loop over threads the inner one.
+
+LLVM vectorises inner loops only. A loop of the kernel that all threads run equally often gets a
+barrier that nobody has to come to, after which the loop over threads is inside of it. It has a
+price: what differs between threads is stored and loaded in each round. So it is done where
+neighbouring threads use neighbouring elements, or the same one, and where there is nothing in the
+loop that has no vectors.
+"""
+
+from __future__ import annotations
+
+import re
+
+from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
+from numbasync.backend.cpu.regions.divergence import divergent_values, follows_from_operands
+from numbasync.backend.cpu.regions.flow import (
+    NaturalLoop,
+    natural_loops,
+    predecessors,
+    reached_from,
+)
+from numbasync.backend.cpu.regions.function_text import Function
+from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
+from numbasync.backend.cpu.regions.llvm_types import size_and_alignment, split_list
+from numbasync.backend.cpu.regions.strides import Strides
+
+FEW_ROUNDS = 16  # LLVM writes such a loop out
+MOST_CARRIED = 6  # values of a thread that change from round to round
+_TURN = "call void @na.turn(i32 -1)"
+
+
+def cut_with_turned_loops(function: Function) -> CutKernel:
+    """Cut a kernel, with barriers in the loops that are worth it."""
+    plain = cut(_copy(function))
+    if any(b.level is Level.WARP for b in plain.barriers):
+        return plain
+    candidates = [loop.header for loop in _innermost(plain) if _may_be_turned(plain, loop)]
+    while candidates:
+        kernel = cut(_with_turns(function, candidates))
+        divergent = divergent_values(kernel)
+        refused = [h for h in candidates if not _is_worth_it(kernel, h, divergent)]
+        if not refused:
+            return kernel
+        candidates = [h for h in candidates if h not in refused]
+    return plain
+
+
+def _copy(function: Function) -> Function:
+    blocks = {name: list(code) for name, code in function.blocks.items()}
+    return Function(function.name, function.parameters, blocks)
+
+
+def _innermost(kernel: CutKernel) -> list[NaturalLoop]:
+    loops = natural_loops(kernel.graph(), kernel.function.entry)
+    headers = {loop.header for loop in loops}
+    return [loop for loop in loops if not (headers & loop.blocks) - {loop.header}]
+
+
+def _may_be_turned(kernel: CutKernel, loop: NaturalLoop) -> bool:
+    """Whether all that the loop does has vectors, and it is no short one."""
+    blocks = kernel.function.blocks
+    meets = {b.block for b in kernel.barriers}
+    if len(loop.latches) != 1 or loop.blocks & meets or _rounds(blocks, loop) <= FEW_ROUNDS:
+        return False
+    exits = _exits(kernel, loop)
+    if len(exits) != 1 or exits[0][0] != loop.header:
+        return False
+    for block in loop.blocks:
+        for i in blocks[block]:
+            if i.opcode in ("load", "store"):
+                if not is_plain(i):
+                    return False
+            elif i.opcode not in ("br", "switch") and not follows_from_operands(i):
+                return False
+    return True
+
+
+def _exits(kernel: CutKernel, loop: NaturalLoop) -> list[tuple[str, str]]:
+    """The ways out of the loop, but for errors."""
+    blocks = kernel.function.blocks
+    graph = kernel.graph()
+    good = reached_from(predecessors(graph), [b for b in graph if blocks[b][-1].opcode == "ret"])
+    return [
+        (block, following)
+        for block in loop.blocks
+        for following in blocks[block][-1].labels
+        if following not in loop.blocks and following in good
+    ]
+
+
+def _rounds(blocks: dict[str, list[Instruction]], loop: NaturalLoop) -> float:
+    """How often it runs, if that is a number; else infinite."""
+    definitions = {i.result: i for b in loop.blocks for i in blocks[b] if i.result}
+    for test in blocks[loop.header]:
+        match = re.fullmatch(r"icmp (?:samesign )?\w+ i\d+ (%[\w.]+), (-?\d+)", test.text)
+        phi = definitions.get(match[1]) if match else None
+        if match is None or phi is None or phi.opcode != "phi":
+            continue
+        begins = [v for v, b in phi.incoming if b not in loop.blocks]
+        steps = [definitions.get(v) for v, b in phi.incoming if b in loop.blocks]
+        step = re.search(r"(-?\d+)$", steps[0].text) if steps and steps[0] is not None else None
+        if step and len(begins) == 1 and re.fullmatch(r"-?\d+", begins[0]) and int(step[1]):
+            return abs((int(match[2]) - int(begins[0])) / int(step[1]))
+    return float("inf")
+
+
+def _with_turns(function: Function, headers: list[str]) -> Function:
+    """A copy with barriers at the begin of the loops' bodies and behind the loops."""
+    made = _copy(function)
+    kernel = CutKernel(made, [], set())
+    for loop in natural_loops(kernel.graph(), made.entry):
+        if loop.header not in headers:
+            continue
+        _count_from_zero(made, loop)
+        last = made.blocks[loop.header][-1]
+        for following in dict.fromkeys(last.labels):
+            if following in loop.blocks:
+                _insert(made, loop.header, following, f"body.{loop.header[1:]}")
+            elif any(i.opcode not in ("phi", "ret") for i in made.blocks[following]):
+                _insert(made, loop.header, following, f"behind.{loop.header[1:]}")
+    return made
+
+
+def _count_from_zero(function: Function, loop: NaturalLoop) -> None:
+    """Write `p` that begins with `a` and grows by `s` as `a` and a counter from 0.
+
+    The counter is the same for all threads if `s` is, and then only `a` is kept once a thread.
+    """
+    code = function.blocks[loop.header]
+    inside = {i.result: i for b in loop.blocks for i in function.blocks[b] if i.result}
+    sums = []
+    for n, i in enumerate(code):
+        if i.opcode != "phi" or i.type[0] != "i" or len(i.incoming) != 2:
+            continue
+        (begin, entry), (after, latch) = sorted(i.incoming, key=lambda pair: pair[1] in loop.blocks)
+        step = _step(i.result, inside.get(after), inside)
+        if begin[0] != "%" or entry in loop.blocks or step is None:
+            continue
+        counter, following = f"{i.result}.from_zero", f"{i.result}.from_zero_next"
+        code[n] = parse_instruction(
+            f"{counter} = phi {i.type} [ 0, {entry} ], [ {following}, {latch} ]"
+        )
+        sums += [
+            f"{i.result} = add {i.type} {begin}, {counter}",
+            f"{following} = add {i.type} {counter}, {step}",
+        ]
+    first = next(n for n, i in enumerate(code) if i.opcode != "phi")
+    code[first:first] = [parse_instruction(text) for text in sums]
+
+
+def _step(value: str, after: Instruction | None, inside: dict[str, Instruction]) -> str | None:
+    """What is added to `value` in each round, if it is always the same."""
+    if after is None or after.opcode != "add" or value not in after.uses:
+        return None
+    operands = [part.rsplit(" ", 1)[-1] for part in split_list(after.text)]
+    other = operands[1] if operands[0] == value else operands[0]
+    return None if other in inside or other == value else other
+
+
+def _insert(function: Function, block: str, following: str, stem: str) -> None:
+    """A barrier between two blocks."""
+    between = function.new_name(stem)
+    last = function.blocks[block][-1]
+    text = re.sub(rf"label {re.escape(following)}(?![\w.])", f"label {between}", last.text)
+    function.blocks[block][-1] = parse_instruction(text)
+    function.blocks[between] = [
+        parse_instruction(_TURN),
+        parse_instruction(f"br label {following}"),
+    ]
+    code = function.blocks[following]
+    for n, i in enumerate(code):
+        if i.opcode == "phi":
+            text = re.sub(rf", {re.escape(block)} \]", f", {between} ]", i.text)
+            code[n] = parse_instruction(f"{i.result} = {text}")
+
+
+def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
+    """Whether the loop is run by all threads alike, on neighbouring elements."""
+    blocks = kernel.function.blocks
+    loops = natural_loops(kernel.graph(), kernel.function.entry)
+    loop = next((found for found in loops if found.header == header), None)
+    if loop is None:
+        return False
+    around = [other for other in loops if header in other.blocks]
+    from_memory = _from_memory(kernel)
+    for other in around:
+        # How often a thread runs it may depend on its number, not on what it has read.
+        refused = from_memory if other is loop else divergent
+        if any(u in refused for b, _ in _exits(kernel, other) for u in blocks[b][-1].uses):
+            return False
+    carried = [i for i in blocks[header] if i.opcode == "phi" and i.result in divergent]
+    if len(carried) > MOST_CARRIED:
+        return False
+    strides = Strides({n: i for n, (_, i) in kernel.function.definitions().items()}, divergent)
+    for block in loop.blocks:
+        for i in blocks[block]:
+            if i.opcode not in ("load", "store"):
+                continue
+            parts = split_list(i.text)
+            kind = i.type if i.opcode == "load" else parts[0].split(" ", 1)[1].rsplit(" ", 1)[0]
+            stride = strides.of(parts[1].rsplit(" ", 1)[-1])
+            if stride is None or abs(stride) not in (0, size_and_alignment(kind)[0]):
+                return False
+            if i.opcode == "store" and stride == 0:
+                return False
+    return True
+
+
+def _from_memory(kernel: CutKernel) -> set[str]:
+    """The values that depend on what was read."""
+    users: dict[str, list[str]] = {}
+    waiting: list[str] = []
+    for code in kernel.function.blocks.values():
+        for i in code:
+            for used in i.uses:
+                users.setdefault(used, []).append(i.result)
+            if i.result and not follows_from_operands(i):
+                waiting.append(i.result)
+    found: set[str] = set()
+    while waiting:
+        value = waiting.pop()
+        if value and value not in found:
+            found.add(value)
+            waiting += users.get(value, ())
+    return found

@@ -1,0 +1,38 @@
+"""The text of what a kernel prints: `na.print` is called with a format and the values."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+_ITEM = re.compile(r"%(lld|llu|f|s|d|%)")
+_KINDS: dict[str, Any] = {
+    "lld": ctypes.c_int64, "llu": ctypes.c_uint64, "f": ctypes.c_double, "s": ctypes.c_char_p,
+    "d": ctypes.c_int32,
+}  # fmt: skip
+
+
+def formatted(format_address: int, values_address: int) -> str:
+    """The text of one `print`, which ends with a line feed.
+
+    Args:
+        format_address: of a C string, with one of `%lld`, `%llu`, `%f`, `%s`, `%d` for each value.
+        values_address: of a C structure of the values.
+    """
+    text = ctypes.string_at(format_address).decode()
+    place = values_address
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal place
+        if match[1] == "%":
+            return "%"
+        kind = _KINDS[match[1]]
+        place = -(-place // ctypes.sizeof(kind)) * ctypes.sizeof(kind)
+        found = kind.from_address(place).value
+        place += ctypes.sizeof(kind)
+        if isinstance(found, bytes):
+            return found.decode()
+        return f"{found:f}" if match[1] == "f" else str(found)
+
+    return _ITEM.sub(value, text)

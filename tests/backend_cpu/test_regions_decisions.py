@@ -1,0 +1,315 @@
+"""What the regions decide: what is uniform, how it is kept, which loops are turned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from numbasync.backend.cpu.regions import build
+from numbasync.backend.cpu.regions.build import write_module
+from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
+from numbasync.backend.cpu.regions.divergence import divergent_values
+from numbasync.backend.cpu.regions.flow import END, dominators, natural_loops, post_dominators
+from numbasync.backend.cpu.regions.function_text import parse_module
+from numbasync.backend.cpu.regions.keep import plan_kept
+from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
+from tests.backend_cpu.run_regions import RecordError
+from tests.backend_cpu.test_regions_barriers import kernel as kernel_text
+from tests.backend_cpu.test_regions_barriers import run
+
+
+def cut_text(body: str) -> CutKernel:
+    """A kernel of `x`, `n`, with `t` for the thread, cut as it is written."""
+    head = "define i32 @kernel(ptr %result, ptr %excinfo, ptr %x, i64 %n) {\ntop:\n"
+    text = head + "  %t = call i64 @na.tid()\n" + body + "\n}\n"
+    return cut(parse_module(text, "kernel").function)
+
+
+def divergent(body: str) -> set[str]:
+    return {v for v in divergent_values(cut_text(body)) if not v.startswith("%na.")}
+
+
+MEET = "call void @na.barrier(i32 0)"
+
+
+def test_data_is_divergent_from_threads_memory_and_unknown_calls() -> None:
+    assert divergent(f"""
+  %a = add i64 %t, 1
+  %b = add i64 %n, 1
+  %c = load i64, ptr %x
+  %d = call i64 @strange(i64 %n)
+  %e = call i64 @llvm.smax.i64(i64 %n, i64 %b)
+  %f = atomicrmw add ptr %x, i64 1 monotonic, align 8
+  {MEET}
+  %g = xor i64 %e, %b
+  ret i32 0""") == {"%v.a", "%v.c", "%v.d", "%v.f"}
+
+
+@pytest.mark.parametrize(("test", "found"), [("%t", {"%v.c", "%v.p"}), ("%n", set())])
+def test_a_phi_behind_a_branch(test: str, found: set[str]) -> None:
+    assert (
+        divergent(f"""
+  %c = icmp eq i64 {test}, 3
+  br i1 %c, label %a, label %b
+a:
+  br label %b
+b:
+  %p = phi i64 [ 1, %a ], [ 2, %top ]
+  %same = phi i64 [ 5, %a ], [ 5, %top ]
+  {MEET}
+  store i64 %p, ptr %x
+  ret i32 0""")
+        == found
+    )
+
+
+def test_a_counter_that_threads_leave_at_different_times_and_use_behind_it() -> None:
+    """`i` is the same in all threads of a round; behind the loop it is not."""
+    found = divergent(f"""
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %top ], [ %i1, %body ]
+  %c = icmp slt i64 %i, %t
+  br i1 %c, label %body, label %behind
+body:
+  %i1 = add i64 %i, 1
+  br label %loop
+behind:
+  {MEET}
+  store i64 %i, ptr %x
+  ret i32 0""")
+    assert "%v.i" in found
+
+
+def test_a_counter_of_a_loop_with_a_barrier_in_each_round() -> None:
+    found = divergent(f"""
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %top ], [ %i1, %body ]
+  %c = icmp slt i64 %i, %t
+  br i1 %c, label %body, label %behind
+body:
+  %i1 = add i64 %i, 1
+  {MEET}
+  br label %loop
+behind:
+  ret i32 0""")
+    assert found == {"%v.c"}  # who leaves meets nobody any more
+
+
+def test_a_round_that_some_threads_go_without_the_barrier() -> None:
+    """Threads of different rounds meet: their counters differ."""
+    found = divergent(f"""
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %top ], [ %i1, %latch ]
+  %o = and i64 %t, %i
+  %c = icmp eq i64 %o, 1
+  br i1 %c, label %latch, label %meet
+meet:
+  {MEET}
+  store i64 %i, ptr %x
+  br label %latch
+latch:
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %n
+  br i1 %more, label %loop, label %behind
+behind:
+  ret i32 0""")
+    assert "%v.i" in found
+
+
+def test_warps_that_come_to_a_barrier_of_the_block_by_different_ways() -> None:
+    found = divergent("""
+  %w = lshr i64 %t, 5
+  %c = icmp eq i64 %w, 0
+  br i1 %c, label %one, label %all
+one:
+  call void @na.warp_barrier(i32 1, i32 -1)
+  br label %all
+all:
+  %p = phi i64 [ 1, %one ], [ 2, %top ]
+  call void @na.barrier(i32 2)
+  store i64 %p, ptr %x
+  ret i32 0""")
+    assert "%v.p" in found
+
+
+KEPT = f"""
+  %a = shl i64 %t, 2
+  %b = add i64 %a, %n
+  %v = load i64, ptr %x
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %top ], [ %i1, %loop2 ]
+  %j = add i64 %i, %b
+  {MEET}
+  br label %loop2
+loop2:
+  %q = getelementptr i64, ptr %x, i64 %j
+  store i64 %v, ptr %q
+  %i1 = add i64 %i, 1
+  %c = icmp slt i64 %i1, %n
+  br i1 %c, label %loop, label %end
+end:
+  ret i32 0"""
+
+
+def test_what_follows_from_coordinates_and_uniform_values_is_made_again() -> None:
+    kept = plan_kept(cut_text(KEPT), apart=False)
+    assert set(kept.uniform) == {"%v.i"} and set(kept.per_thread) == {"%v.v"}
+    assert [i.result for i in kept.remade[1]] == ["%v.a", "%v.b", "%v.j"]
+    assert kept.live[1] == {"%v.i", "%v.v"}
+
+
+def test_apart_nothing_is_kept_once() -> None:
+    kept = plan_kept(cut_text(KEPT), apart=True)
+    assert not kept.uniform and {"%v.i", "%v.v", "%v.j"} <= set(kept.per_thread)
+
+
+def test_barriers_of_warps_have_the_first_numbers() -> None:
+    kernel = cut_text("""
+  call void @na.barrier(i32 7)
+  call void @na.warp_barrier(i32 8, i32 -1)
+  call void @na.grid_barrier(i32 9)
+  ret i32 0""")
+    assert [(b.number, b.level, b.site) for b in kernel.barriers] == [
+        (1, Level.WARP, 8), (2, Level.BLOCK, 7), (3, Level.GRID, 9),
+    ]  # fmt: skip
+
+
+def test_ways() -> None:
+    graph = {"a": ["b", "c"], "b": ["d"], "c": ["d", "e"], "d": ["b", "f"], "e": [], "f": []}
+    assert dominators(graph, "a") == {"a": "a", "b": "a", "c": "a", "d": "a", "e": "c", "f": "d"}
+    found = post_dominators(graph)
+    del found[END]
+    assert found == {"a": END, "b": "d", "c": END, "d": "f", "e": END, "f": END}
+    assert [(loop.header, loop.blocks) for loop in natural_loops({**graph, "a": ["b"]}, "a")] == [
+        ("b", {"b", "d"})
+    ]
+
+
+# A sum over the columns of x[n, w], of each thread its own: neighbours are side by side.
+COLUMNS = kernel_text("""
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %top ], [ %k1, %body ]
+  %acc = phi i64 [ 0, %top ], [ %sum, %body ]
+  %more = icmp slt i64 %k, %n
+  br i1 %more, label %body, label %end
+body:
+  %row = mul i64 %k, {stride}
+  %at = add i64 %row, {column}
+  %q = getelementptr i64, ptr %x, i64 %at
+  %v = load i64, ptr %q
+  %sum = add i64 %acc, %v
+  %k1 = add i64 %k, 1
+  br label %loop
+end:
+  store i64 %acc, ptr %p
+  ret i32 0
+""")
+
+
+@pytest.mark.parametrize(
+    ("stride", "column", "turned"), [("%w", "%t", 1), ("1", "0", 1), ("1", "%mine", 0)]
+)
+def test_a_loop_is_turned_for_neighbours_side_by_side(
+    stride: str, column: str, turned: int
+) -> None:
+    text = COLUMNS.replace("{stride}", stride).replace("{column}", column)
+    text = text.replace(
+        "  br label %loop\nloop:", "  %mine = mul i64 %t, %n\n  br label %loop\nloop:"
+    )
+    code = build(text, "kernel")
+    assert code.notes["turned"] == turned
+    assert not build(text, "kernel", turn_loops=False).notes["turned"]
+    x = np.arange(20 * 16)
+    run(code, 1, 16, x, 20)
+    before = np.arange(20 * 16)
+    if turned and stride == "%w":
+        np.testing.assert_array_equal(x[:16], before.reshape(20, 16).sum(0))
+
+
+# x[t + n] = t, with a check.
+CHECKED = kernel_text("""
+  %at = add i64 %t, %n
+  %good = icmp ult i64 %at, 100
+  br i1 %good, label %store, label %bad
+bad:
+  call void @na.note(i32 1, i32 2, i64 0, i64 %at, i64 100)
+  ret i32 3
+store:
+  %q = getelementptr i64, ptr %x, i64 %at
+  store i64 %t, ptr %q
+  ret i32 0
+""")
+
+
+def test_a_check_before_the_loop_and_what_it_finds() -> None:
+    code = build(CHECKED, "kernel", row=True)
+    assert code.notes["hoisted"] == code.notes["checked"] == 1
+    x = np.full(100, -1)
+    run(code, 1, 32, x, 68)
+    np.testing.assert_array_equal(x[68:], np.arange(32))
+    for n, first in ((69, 31), (-5, 0), (2**62, 0), (-(2**63), 0)):
+        with pytest.raises(RecordError) as caught:
+            run(code, 1, 32, x, n)
+        assert caught.value.thread == (first, 0, 0)
+        assert caught.value.numbers[1] == n + first
+
+
+def test_apart_and_ordered_code_checks_each_access() -> None:
+    for options in ({"apart": True}, {"ordered": True}):
+        assert not write_module(CHECKED, "kernel", **options)[1].notes["hoisted"]
+
+
+def test_a_barrier_in_a_function_that_is_not_inlined_is_no_kernels() -> None:
+    text = kernel_text("  call void %x(i32 1)\n  ret i32 0").replace(
+        "call void %x", "invoke void %x"
+    )
+    with pytest.raises((UnknownFormError, RuntimeError)):
+        build(text, "kernel")
+
+
+def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
+    text = kernel_text("""
+  %s = getelementptr i64, ptr @na.dynamic, i64 0
+  %old = atomicrmw add ptr %s, i64 2 monotonic, align 8
+  call void @na.barrier(i32 0)
+  %all = load i64, ptr %s
+  %g = atomicrmw add ptr %x, i64 1 monotonic, align 8
+  %q = getelementptr i64, ptr %p, i64 1
+  store i64 %all, ptr %q
+  ret i32 0
+""")
+    assembly = write_module(text, "kernel")[0]
+    assert assembly.count("= atomicrmw") == 1  # of x, which other blocks may have
+    x = np.zeros(33, np.int64)
+    code = build(text, "kernel")
+    run(code, 1, 32, x, 0, dynamic_bytes=8)
+    assert x[0] == 32 and (x[1:] == x[1]).all()
+
+
+READS_ARRAY = "  %v = load i64, ptr %array\n  store i64 %v, ptr %p\n  ret i32 0"
+USES_ARRAY = """
+  %l = getelementptr [4 x i64], ptr %array, i64 0, i64 %n
+  store i64 %t, ptr %l
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "bytes_of_a_thread"),
+    [
+        (f"{USES_ARRAY}  {MEET}\n  ret i32 0", 0),
+        (f"{USES_ARRAY}  {MEET}\n{READS_ARRAY}", 32),
+        (f"{USES_ARRAY}  store ptr %array, ptr %p\n  {MEET}\n  ret i32 0", 32),
+    ],
+    ids=["done before the barrier", "read behind it", "its address is kept"],
+)
+def test_local_arrays_have_one_place_if_threads_can_take_turns(
+    body: str, bytes_of_a_thread: int
+) -> None:
+    code = write_module(kernel_text(f"  %array = alloca [4 x i64]\n{body}"), "kernel")[1]
+    kept = 8 * (code.notes["per_thread"] > 0)
+    assert code.thread_bytes - kept == bytes_of_a_thread
