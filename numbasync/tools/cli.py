@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from numbasync import __version__
@@ -17,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the process's exit status."""
     args = _parser().parse_args(argv)
     try:
-        with sigterm_as_exit():
+        with sigterm_as_exit(), _no_lost_interrupt():
             return int(args.run(args))
     except NumbasyncError as error:
         print(f"numbasync {args.command}: {error}", file=sys.stderr)
@@ -27,6 +30,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 141  # the pipe's reader has closed it; shells report this status for SIGPIPE
+
+
+@contextmanager
+def _no_lost_interrupt() -> Iterator[None]:
+    """Ctrl-C ends the command wherever it comes. Python raises it where the main thread happens to
+    be, and only prints what is raised in a finalizer or a callback of the garbage collector
+    (Dask has one): what it would print is raised again, a moment later.
+    """
+    before = sys.unraisablehook
+
+    def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+            return
+        # Not here: what a hook raises is lost, too.
+        threading.Timer(0.02, _thread.interrupt_main).start()
+
+    sys.unraisablehook = raise_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def pick_device(kind: str | None) -> Device:

@@ -189,3 +189,31 @@ def test_ctrl_c_is_one_line(python: str, python_env: dict[str, str], tmp_path: P
     assert err.strip().splitlines()[-1:] == ["numbasync demo: interrupted"], (out, err)
     assert "Traceback" not in err
     assert process.returncode == 130
+
+
+LOST = """
+import gc, signal, sys
+from numbasync.tools import cli, demo
+
+def callback(phase, info):
+    gc.callbacks.remove(callback)
+    signal.raise_signal(signal.SIGINT)  # Python prints what this raises, and goes on
+
+def run(*args, **kwargs):
+    gc.callbacks.append(callback)
+    gc.collect()
+    for _ in range(10**9):  # half a minute, not for ever
+        pass
+
+demo.run = run
+sys.exit(cli.main(["demo"]))
+"""
+
+
+def test_ctrl_c_in_a_callback_of_the_collector_is_not_lost(
+    python: str, python_env: dict[str, str]
+) -> None:
+    result = subprocess.run(
+        [python, "-c", LOST], env=python_env, capture_output=True, text=True, timeout=600
+    )
+    assert (result.returncode, result.stderr) == (130, "numbasync demo: interrupted\n")
