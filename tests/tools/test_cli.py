@@ -175,11 +175,19 @@ def test_version_and_module(python: str, python_env: dict[str, str]) -> None:
     assert "invalid choice" in result.stderr
 
 
+def hear_ctrl_c() -> None:
+    """In a child: a shell that has started these tests in the background ignores it, and so would
+    all their children.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_is_one_line(python: str, python_env: dict[str, str], tmp_path: Path) -> None:
     process = subprocess.Popen(
         [python, "-u", "-m", "numbasync", "demo", "--full", "--device", "cpu",
          "--out", str(tmp_path)],
         env=python_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=hear_ctrl_c,
     )  # fmt: skip
     assert process.stdout is not None
     first: Any = process.stdout.readline()  # the device: from here on it works
@@ -214,6 +222,7 @@ def test_ctrl_c_in_a_callback_of_the_collector_is_not_lost(
     python: str, python_env: dict[str, str]
 ) -> None:
     result = subprocess.run(
-        [python, "-c", LOST], env=python_env, capture_output=True, text=True, timeout=600
-    )
+        [python, "-c", LOST], env=python_env, capture_output=True, text=True, timeout=600,
+        preexec_fn=hear_ctrl_c,
+    )  # fmt: skip
     assert (result.returncode, result.stderr) == (130, "numbasync demo: interrupted\n")
