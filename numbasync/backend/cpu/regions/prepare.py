@@ -33,6 +33,7 @@ _LIGHT = (
 )  # fmt: skip
 _PLACE = re.compile(r"@na\.((?:shared|exchange)\.[\w.]+|dynamic|present)(?![\w.])")
 _GLOBAL = re.compile(r"(?:\w+(?:\([^)]*\))? )*?(?:global|constant) ")
+_SIMPLE = re.compile(r"[-\w$.]+", re.ASCII)
 _PURE = "nounwind willreturn memory(none) speculatable"
 _MEETS = "convergent noduplicate nounwind"
 _BARRIERS = ("@na.barrier(", "@na.warp_barrier(", "@na.grid_barrier(", "@na.turn(")
@@ -74,7 +75,9 @@ class Prepared:
 
 def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
     """Inline, simplify and cut the kernel `name`."""
-    hidden, places = _hide_places(str(llvm.parse_assembly(text)), name)
+    module = llvm.parse_assembly(text)
+    _name_simply(module, name)
+    hidden, places = _hide_places(str(module), name)
     module = llvm.parse_assembly(hidden)
     run_passes(module, _LIGHT)
     parsed = parse_module(str(module), name)
@@ -82,6 +85,15 @@ def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
         simplify(parsed.function)
     kernel = cut_with_turned_loops(parsed.function) if turn_loops else cut(parsed.function)
     return Prepared(kernel, parsed.rest, places)
+
+
+def _name_simply(module: llvm.ModuleRef, kernel: str) -> None:
+    """Rename globals and functions whose names LLVM's text has in quotation marks, such as texts
+    to print, which are named by what they say: a `%` or `;` in a name is none of the code's.
+    """
+    for value in (*module.global_variables, *module.functions):
+        if value.name != kernel and not _SIMPLE.fullmatch(value.name):
+            value.name = "named"  # and a number
 
 
 def _hide_places(text: str, name: str) -> tuple[str, dict[str, Place]]:
@@ -97,6 +109,8 @@ def _hide_places(text: str, name: str) -> tuple[str, dict[str, Place]]:
             if match is not None:
                 places[match[1]] = _place(line[match.end() + 3 :])
                 continue
+        elif line.startswith("@"):
+            pass  # its value may be a text, with anything in it
         elif line.startswith("declare"):
             line = _declaration(line)
         elif line.startswith("define"):
