@@ -387,23 +387,3 @@ def test_an_index_of_an_overload_is_checked() -> None:
     assert z.to_host().sync().tolist() == [3] and read.cpu_engine() == ("compiled", "")
     with pytest.raises(KernelError, match="index 4 is out of bounds for axis 0 of x, which has 4"):
         read[1, 1](z, x, 1).sync()
-
-
-def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    @na.launcher
-    @cuda.jit
-    def say(z: na.KernelOutput, n):
-        i = cuda.grid(1)
-        if i == 1:
-            print(i, "is 100 %; 5 %v 'a' \"b\"", z[i], n)  # noqa: T201
-            cuda.syncwarp()
-            print("@na.shared.0 = é; ", i > 0)  # noqa: T201
-        cuda.syncthreads()
-        if i == 0:
-            print()  # noqa: T201
-            print("done\n%s")  # noqa: T201
-        z[i] = i
-
-    say[1, 2](na.zeros(2, np.float32).sync(), 3).sync()
-    said = "1 is 100 %; 5 %v 'a' \"b\" 0.000000 3\n@na.shared.0 = é;  True\n\ndone\n%s\n"
-    assert capsys.readouterr().out == said

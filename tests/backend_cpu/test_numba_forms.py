@@ -155,3 +155,24 @@ def test_each_thread_has_its_own(device: na.Device, name: str) -> None:
     given = [na.from_host(a).sync() if isinstance(a, np.ndarray) else a for a in arguments]
     na.launcher(cuda.jit(kernel))[1, 8](z, *given).sync()
     np.testing.assert_allclose(host(z), expected, rtol=1e-14)
+
+
+@pytest.mark.usefixtures("cpu")
+def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    @na.launcher
+    @cuda.jit
+    def say(z: na.KernelOutput, n):
+        i = cuda.grid(1)
+        if i == 1:
+            print(i, "is 100 %; 5 %v 'a' \"b\"", z[i], n)  # noqa: T201
+            cuda.syncwarp()
+            print("@na.shared.0 = é; ", i > 0)  # noqa: T201
+        cuda.syncthreads()
+        if i == 0:
+            print()  # noqa: T201
+            print("done\n%s")  # noqa: T201
+        z[i] = i
+
+    say[1, 2](na.zeros(2, np.float32).sync(), 3).sync()
+    said = "1 is 100 %; 5 %v 'a' \"b\" 0.000000 3\n@na.shared.0 = é;  True\n\ndone\n%s\n"
+    assert capsys.readouterr().out == said
