@@ -111,7 +111,8 @@ def leaves_at_each_round(z, x):
     for k in range(3):
         if t >= 8 - k:
             break
-        total += cuda.shfl_up_sync((1 << (8 - k)) - 1, total, 1) if t else 0.0
+        before = cuda.shfl_up_sync((1 << (8 - k)) - 1, total, 1)
+        total += before if t else 0.0
     z[t] = total
 
 
