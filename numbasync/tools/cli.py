@@ -1,4 +1,6 @@
-"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, bench, new."""
+"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, bench, new,
+completion.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from numbasync import __version__
 from numbasync.cache_folder import sigterm_as_exit
 from numbasync.device.device import Device, default_device, devices
 from numbasync.errors import CallerError, DeviceUnavailableError, NumbasyncError
+from numbasync.tools.completion import SHELLS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,6 +148,15 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("path", help="of the folder, with the project's name, such as work/my-kernels")
     new.add_argument("--in", dest="where", type=Path, default=Path(), help="default: here")
     new.set_defaults(run=_new)
+
+    completion = commands.add_parser(
+        "completion", help="print the script by which a shell completes this command",
+        description="For bash: numbasync completion bash > "
+        "~/.local/share/bash-completion/completions/numbasync; for zsh: to a file _numbasync in a "
+        "folder of $fpath; for tcsh: to a file that ~/.cshrc sources. Repeat it after updates.",
+    )  # fmt: skip
+    completion.add_argument("shell", choices=SHELLS)
+    completion.set_defaults(run=_completion)
     return parser
 
 
@@ -179,6 +191,12 @@ def _new(args: argparse.Namespace) -> int:
     from numbasync.tools import new_project
 
     return new_project.run(args.path, args.where)
+
+
+def _completion(args: argparse.Namespace) -> int:
+    from numbasync.tools import completion
+
+    return completion.run(args.shell, _parser())
 
 
 def _bench(args: argparse.Namespace) -> int:
