@@ -229,8 +229,8 @@ class Steps:
 
     def save(self, path: Path) -> None:
         """Write the file from which the page is filled."""
-        from numbasync.tools.bench import report
-        from numbasync.tools.bench.measure import Figure, Measured
+        from benchmarks import report
+        from benchmarks.measure import Figure, Measured
 
         method = "Device times in turns, with cold caches; medians and quartiles."
         run = report.head("kernels guide", method, na.default_device())

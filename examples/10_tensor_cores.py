@@ -386,8 +386,8 @@ class Rates:
 
     def save(self, path: Path) -> None:
         """Write the file from which the page is filled."""
-        from numbasync.tools.bench import report
-        from numbasync.tools.bench.measure import Figure, Measured
+        from benchmarks import report
+        from benchmarks.measure import Figure, Measured
 
         method = "Device times with cold caches, as rates; medians and quartiles."
         run = report.head("tensor cores", method, self.device)

@@ -125,7 +125,7 @@ def test_a_wheel_holds_the_two_packages_and_nothing_else(hook: ModuleType) -> No
     assert {path.split("/")[0] for path in paths} == {"numbasync", "numbasync_kernels"}
     assert {"numbasync/py.typed", "numbasync_kernels/py.typed", "numbasync/_core.pyx"} <= paths
     for path in paths:
-        assert not re.search(r"(^|/)(tests?|test_\w+\.py|\w*_?peers?\w*)(/|$)", path), path
+        assert not re.search(r"(^|/)(tests?|test_\w+\.py|benchmarks|peers)(/|$)", path), path
 
 
 def test_a_source_distribution_holds_what_a_build_and_its_tests_need(hook: ModuleType) -> None:
@@ -133,5 +133,6 @@ def test_a_source_distribution_holds_what_a_build_and_its_tests_need(hook: Modul
 
     paths = {file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}
     assert {"hatch_build.py", "LICENSE", "README.md", "CHANGELOG.md"} <= paths
-    assert {"numbasync/_core.pyx", "numbasync/core/slots.pxi", "tests/conftest.py"} <= paths
+    assert {"numbasync/_core.pyx", "numbasync/core/slots.pxi", "tests/conftest.py",
+            "benchmarks/__main__.py"} <= paths  # fmt: skip
     assert not any(path.startswith((".ci/", ".github/")) or path.endswith(".so") for path in paths)

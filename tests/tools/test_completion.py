@@ -44,7 +44,7 @@ def test_bash_offers_what_may_come_next(tmp_path: Path, capsys: pytest.CaptureFi
 
     assert offered("d") == {"demo", "doctor"}
     assert {"bench", "cluster-demo", "new", "completion"} <= offered("")
-    assert offered("bench", "fl") == {"flight"}
+    assert offered("completion", "z") == {"zsh"}
     assert offered("doctor", "--d") == {"--device"}
     assert offered("doctor", "--device", "c") == {"cpu", "cuda"}
     assert offered("demo", "photo") == {"photograph.png"}
