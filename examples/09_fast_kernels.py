@@ -7,6 +7,7 @@ the answers are all that is compared.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,7 @@ class Steps:
 
     def save(self, path: Path) -> None:
         """Write the file from which the page is filled."""
+        sys.path.append(str(Path(__file__).parents[1]))  # the checkout has the benchmarks
         from benchmarks import report
         from benchmarks.measure import Figure, Measured
 

@@ -228,3 +228,10 @@ def test_a_file_of_one_table_is_a_run_too() -> None:
         del t["unit"]
     assert report.tables_of(one) == [one]
     assert "| ours: x | 2.00 | 1.50 to 2.50 | 0.25 |" in report.markdown(one)
+
+
+def test_benchmarks_have_the_timer_of_the_tests() -> None:
+    """But for work that lasts as long as it is told, and for gaps between turns of the loop."""
+    folder = Path(report.__file__).parent
+    own = [path.name for path in folder.rglob("*.py") if "perf_counter" in path.read_text()]
+    assert sorted(own) == ["host_work.py", "long_wait.py"]
