@@ -61,7 +61,9 @@ def test_the_door_leads_to_the_benchmarks_of_the_checkout(
     python: str, python_env: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "benchmarks").mkdir()  # somebody else's, where the command is called
-    (tmp_path / "benchmarks" / "__main__.py").write_text("raise SystemExit('not this one')")
+    for name in ("__init__", "__main__"):
+        file = tmp_path / "benchmarks" / f"{name}.py"
+        file.write_text("raise SystemExit('not this one')")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
