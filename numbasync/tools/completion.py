@@ -7,9 +7,11 @@ half a second. So it is to be written again after an update.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from numbasync.errors import MissingExtraError
 
@@ -26,8 +28,7 @@ def run(shell: str, parser: argparse.ArgumentParser) -> int:
         raise MissingExtraError(
             "completion needs shtab, which is not installed: pip install 'numbasync[completion]'"
         )
-    import shtab
-
+    shtab: Any = importlib.import_module("shtab")
     for action in _actions(parser):
         if action.type is Path:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
