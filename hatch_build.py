@@ -1,7 +1,11 @@
-"""The build hook: compiles `numbasync/_core.pyx` where there is a C compiler.
+"""What a build does beyond packing files: it compiles the core, and makes links absolute.
 
-Without one the package is built in pure Python, and one line says so. The environment variable
-NUMBASYNC_NATIVE decides otherwise: 0, it is not compiled; 1, the build fails without it.
+The core, `numbasync/_core.pyx`, is compiled where there is a C compiler. Without one the package is
+built in pure Python, and one line says so. The environment variable NUMBASYNC_NATIVE decides
+otherwise: 0, it is not compiled; 1, the build fails without it.
+
+README.md is the description of the package, too. Its links are relative, as a checkout needs them;
+on the page of an index they would lead nowhere, so there they lead to the files of the release.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -18,8 +23,45 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NAME = "_core"
+REPOSITORY = "numbasync/numbasync"
+# Code, which has no links; or the target of one, in Markdown or in the HTML within it, that is not
+# yet an address.
+TARGET = re.compile(
+    r"```.*?```|`[^`]*`"
+    r"|(?P<before>\]\(|\b(?:href|src|srcset)=\")(?![a-z]+:|#)(?P<path>[^)\s\"]+)",
+    re.DOTALL,
+)
+PICTURES = (".gif", ".jpg", ".png", ".svg", ".webp")
+
+
+class Description(MetadataHookInterface):
+    """Gives the package README.md as its description."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": make_links_absolute(text, f"v{metadata['version']}"),
+        }
+
+
+def make_links_absolute(text: str, tag: str) -> str:
+    """The Markdown text whose links to files lead to those of the tag in the repository; links to
+    pictures to their bytes, which a page can show.
+    """
+
+    def absolute(found: re.Match[str]) -> str:
+        path = found["path"]
+        if path is None:
+            return found[0]
+        if path.endswith(PICTURES):
+            return f"{found['before']}https://raw.githubusercontent.com/{REPOSITORY}/{tag}/{path}"
+        return f"{found['before']}https://github.com/{REPOSITORY}/blob/{tag}/{path}"
+
+    return TARGET.sub(absolute, text)
 
 
 class NativeCore(BuildHookInterface):

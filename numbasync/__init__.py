@@ -129,7 +129,7 @@ if TYPE_CHECKING:
     from numbasync.tuning.autotune import autotune as autotune
     from numbasync.tuning.measurements import TuningResult as TuningResult
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Importing these takes long, and not every program has batches, or random numbers in kernels.
 _LATER = {

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import numbasync
-from numbasync.tools.bench import page
+from benchmarks import page
 
 PACKAGE = Path(str(numbasync.__file__)).parent
 ROOT = Path(__file__).parent.parent

@@ -21,7 +21,7 @@ from numbasync.native import compiled, core
 _BETWEEN = frozenset({__name__.partition(".")[0], "asyncio", "contextlib", "concurrent"})
 
 # Modules of numbasync that count as programs.
-_PROGRAMS = ("numbasync.tools.bench", "numbasync.tools.demo")
+_PROGRAMS = ("numbasync.tools.demo",)
 
 _is_between: dict[str, bool] = {}  # module name -> whether its frames are skipped
 

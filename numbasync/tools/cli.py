@@ -1,4 +1,6 @@
-"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, bench, new."""
+"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, bench, new,
+completion.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,36 @@ import _thread
 import argparse
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from numbasync import __version__
 from numbasync.cache_folder import sigterm_as_exit
 from numbasync.device.device import Device, default_device, devices
-from numbasync.errors import CallerError, DeviceUnavailableError, NumbasyncError
+from numbasync.errors import DeviceUnavailableError, NumbasyncError
+from numbasync.tools.completion import SHELLS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the process's exit status."""
-    args = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["bench"]:  # the benchmarks read its arguments
+        return run_command("bench", lambda: _bench(words[1:]))
+    args = _parser().parse_args(words)
+    return run_command(args.command, lambda: int(args.run(args)))
+
+
+def run_command(command: str, run: Callable[[], int]) -> int:
+    """Call `run`, whose errors and interruptions become a line. Returns the exit status."""
     try:
         with sigterm_as_exit(), _no_lost_interrupt():
-            return int(args.run(args))
+            return run()
     except NumbasyncError as error:
-        print(f"numbasync {args.command}: {error}", file=sys.stderr)
+        print(f"numbasync {command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"numbasync {args.command}: interrupted", file=sys.stderr)
+        print(f"numbasync {command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 141  # the pipe's reader has closed it; shells report this status for SIGPIPE
@@ -79,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="run a pipeline of kernels on real photographs")
     demo.add_argument("image", nargs="*", type=Path, help="pictures; default: 12 photographs")
-    _add_device(demo)
+    add_device(demo)
     demo.add_argument(
         "--out",
         type=Path,
@@ -107,48 +118,30 @@ def _parser() -> argparse.ArgumentParser:
     cluster.set_defaults(run=_cluster_demo)
 
     doctor = commands.add_parser("doctor", help="say what is installed, found and missing")
-    _add_device(doctor)
+    add_device(doctor)
     doctor.set_defaults(run=_doctor)
 
-    bench = commands.add_parser("bench", help="measure, beside other libraries, in one run")
-    bench.add_argument(
-        "what",
-        choices=[
-            "launch",
-            "await",
-            "flight",
-            "interop",
-            "alloc",
-            "copy",
-            "graph",
-            "batch",
-            "kernels",
-            "devices",
-            "all",
-            "dask",
-            "cpu",
-        ],
-        help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
-        "once; interop: other libraries' arrays; alloc: new arrays; copy: uploads and downloads; "
-        "graph: replays; batch: command batches; kernels: plain kernels on large arrays; devices: "
-        "copies between two GPUs; all: these ten, in one process; dask: tasks of a cluster; cpu: "
-        "what kernels cost without a GPU",
-    )
-    _add_device(bench)
-    bench.add_argument("--json", type=Path, help="also write the figures to this file")
-    bench.add_argument("--repeats", type=int, help="of each measurement; default: 15, cpu: 9")
-    bench.add_argument("--limit", type=float, help="cpu: seconds for one case; default: 60")
-    bench.add_argument("--only", help="cpu: cases with this in their name")
-    bench.set_defaults(run=_bench)
+    # For the list of commands: `main` hands its arguments on.
+    commands.add_parser("bench", help="measure, beside other libraries; needs a checkout")
 
     new = commands.add_parser("new", help="write a kernel, its test and a pyproject to a folder")
     new.add_argument("path", help="of the folder, with the project's name, such as work/my-kernels")
     new.add_argument("--in", dest="where", type=Path, default=Path(), help="default: here")
     new.set_defaults(run=_new)
+
+    completion = commands.add_parser(
+        "completion", help="print the script by which a shell completes this command",
+        description="For bash: numbasync completion bash > "
+        "~/.local/share/bash-completion/completions/numbasync; for zsh: to a file _numbasync in a "
+        "folder of $fpath; for tcsh: to a file that ~/.cshrc sources. Repeat it after updates.",
+    )  # fmt: skip
+    completion.add_argument("shell", choices=SHELLS)
+    completion.set_defaults(run=_completion)
     return parser
 
 
-def _add_device(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Let the command be told a kind of device."""
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: NUMBASYNC_DEVICE")
 
 
@@ -181,23 +174,13 @@ def _new(args: argparse.Namespace) -> int:
     return new_project.run(args.path, args.where)
 
 
-def _bench(args: argparse.Namespace) -> int:
-    if args.what == "cpu":
-        return _bench_cpu(args)
-    for option, value in (("--limit", args.limit), ("--only", args.only)):
-        if value is not None:
-            raise CallerError(f"{option} is for bench cpu; leave it out of bench {args.what}.")
-    from numbasync.tools.bench import suites
+def _completion(args: argparse.Namespace) -> int:
+    from numbasync.tools import completion
 
-    repeats = 15 if args.repeats is None else args.repeats
-    return suites.run(args.what, pick_device(args.device), repeats, args.json)
+    return completion.run(args.shell, _parser())
 
 
-def _bench_cpu(args: argparse.Namespace) -> int:
-    if args.device == "cuda":
-        raise CallerError(f"bench cpu measures the CPU device; leave --device {args.device} out.")
-    from numbasync.tools.bench import cpu
+def _bench(arguments: Sequence[str]) -> int:
+    from numbasync.tools import bench
 
-    repeats = 9 if args.repeats is None else args.repeats
-    limit = 60.0 if args.limit is None else args.limit
-    return cpu.run(pick_device("cpu"), args.json, repeats, limit, args.only or "")
+    return bench.run(arguments)

@@ -14,7 +14,7 @@ from numbasync.errors import CallerError
 
 # Packages that a new project of the same name would hide from itself, even if they are not
 # installed yet.
-_TAKEN = frozenset({"cuda", "numba_cuda", "numbasync_kernels", "numbasync_peers", "test", "tests"})
+_TAKEN = frozenset({"cuda", "numba_cuda", "numbasync_kernels", "test", "tests"})
 
 PYPROJECT = """\
 [build-system]

@@ -26,10 +26,8 @@ def with_finaliser() -> Iterator[type]:
     """Every class of the package that has one, the CUDA backend's left out."""
     others = ("cuda",) if importlib.util.find_spec("ray") else ("cuda", ".ray")
     for module in pkgutil.walk_packages(na.__path__, "numbasync."):
-        if any(part in module.name for part in others) or module.name.endswith(
-            ("__main__", "_peer")
-        ):
-            continue  # peers of benchmarks need packages of their own
+        if any(part in module.name for part in others) or module.name.endswith("__main__"):
+            continue
         for kind in vars(importlib.import_module(module.name)).values():
             mine = inspect.isclass(kind) and kind.__module__ == module.name
             if mine and hasattr(kind, "__del__"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from numbasync.tools.bench import page
+from benchmarks import page
 from tests import rooms
 
 ROOT = Path(__file__).parent.parent.parent

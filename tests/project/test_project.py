@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks
 import numbasync as na
 import numbasync_kernels
-import numbasync_peers
-from numbasync.tools.bench import page
+from benchmarks import page
 from tests import conftest, rooms, sessions
 
 ROOT = Path(__file__).parent.parent.parent
 # Wherever they are installed.
 PACKAGE, *OTHERS = (
-    Path(str(package.__file__)).parent for package in (na, numbasync_kernels, numbasync_peers)
+    Path(str(package.__file__)).parent for package in (na, numbasync_kernels, benchmarks)
 )
 SOURCES = sorted(path for folder in (PACKAGE, *OTHERS) for path in folder.glob("**/*.py"))
 
@@ -53,9 +53,8 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_nothing_outside_the_backends_asks_which_one_it_is() -> None:
-    # Where kinds are for people: choosing, listing, naming, and the peers of a benchmark.
-    allowed = {"device/device.py", "tools/doctor.py", "tools/cli.py", "testing/plugin/__init__.py",
-               "tools/bench/peer_registry.py"}  # fmt: skip
+    # Where kinds are for people: choosing, listing, naming.
+    allowed = {"device/device.py", "tools/doctor.py", "tools/cli.py", "testing/plugin/__init__.py"}
     asks = re.compile(r"kind\s*(==|!=|in)\s|isinstance\([^)]*(Cuda|Cpu)[A-Z]")
     for path in PACKAGE.glob("**/*.py"):
         name = path.relative_to(PACKAGE).as_posix()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 
 import numbasync as na
 from numbasync.tools import cli, demo
-from numbasync.tools.bench import report
 
 pytest.importorskip("PIL", reason="needs the extra demo")
 pytest.importorskip("skimage", reason="needs the extra demo")
@@ -123,42 +121,6 @@ def test_without_a_gpu_asking_for_one_is_answered(
     monkeypatch.setenv("NUMBASYNC_DEVICE", "cuda")
     assert cli.main(["doctor"]) == 1
     assert "default device         NONE" in capsys.readouterr().out
-
-
-def test_bench_launch(
-    device: na.Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "launch.json"
-    argv = ["bench", "launch", "--repeats", "3", "--json", str(path), "--device", device.kind]
-    assert cli.main(argv) == 0
-    assert "build + await" in capsys.readouterr().out
-    found = json.loads(path.read_text())
-    assert found["machine"]["device"] == device.name
-    assert found["versions"]["numba"]
-    (table,) = found["tables"]
-    timings = {t["name"]: t for t in table["timings"]}
-    assert len(timings) >= 4
-    for t in timings.values():
-        assert 0 < t["low"] <= t["median"] <= t["high"]
-        assert t["rounds"] == 3
-    # On a GPU waiting costs more than submitting, whatever the machine; on the CPU device a short
-    # operation has run when it is submitted.
-    if device.kind == "cuda":
-        submitted = timings["numbasync: build + submit"]["low"]
-        assert submitted < timings["numbasync: build + await"]["high"]
-    assert "| numbasync: build + await |" in report.markdown(found)
-
-
-def test_bench_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for what in ("launch", "await", "flight", "interop", "alloc", "copy", "all", "cpu"):
-        assert "3 rounds or more" in one_line(["bench", what, "--repeats", "1"], capsys)
-    assert "--device cuda" in one_line(["bench", "cpu", "--device", "cuda"], capsys)
-    assert "in no case's name" in one_line(["bench", "cpu", "--only", "nothing"], capsys)
-    nowhere = str(tmp_path / "no" / "folder.json")
-    for what in ("cpu", "all"):
-        assert "name a file" in one_line(["bench", what, "--json", nowhere], capsys)
-    assert "--only is for bench cpu" in one_line(["bench", "all", "--only", "a"], capsys)
-    assert "--limit is for bench cpu" in one_line(["bench", "copy", "--limit", "1"], capsys)
 
 
 def test_version_and_module(python: str, python_env: dict[str, str]) -> None:

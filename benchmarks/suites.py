@@ -1,0 +1,97 @@
+"""The suites of `numbasync bench`: one of them, or all in one process and one run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import numbasync as na
+from benchmarks import (
+    alloc,
+    awaiting,
+    batches,
+    chains,
+    copying,
+    decode,
+    devices,
+    embeddings,
+    flight,
+    graphs,
+    host_work,
+    interop,
+    kernel_waits,
+    launch,
+    peer_registry,
+    plain_kernels,
+    ready_calls,
+    ready_kernels,
+    report,
+)
+from numbasync.device.device import Device
+
+# Measures tables of a device in so many rounds. When it has returned, their memory is free again.
+Part = Callable[[Device, int], Awaitable[list[report.Record]]]
+
+
+async def _dask(device: Device, rounds: int) -> list[report.Record]:
+    _ = na.dask  # without the extra, an error that says so
+    from benchmarks import clusters
+
+    return await clusters.tables(device, rounds)
+
+
+SUITES: dict[str, Sequence[Part]] = {
+    "launch": (launch.tables,),
+    "await": (awaiting.tables, kernel_waits.tables),
+    "flight": (flight.tables,),
+    "interop": (interop.tables,),
+    "alloc": (alloc.tables,),
+    "copy": (copying.tables,),
+    "graph": (graphs.tables, chains.tables, host_work.tables),
+    "batch": (batches.host, batches.chain, batches.reduce, batches.tall, batches.small),
+    "kernels": (
+        *plain_kernels.TABLES, ready_kernels.products, ready_kernels.attention,
+        decode.tables, embeddings.tables, ready_calls.tables,
+    ),
+    "devices": (devices.tables,),
+    "dask": (_dask,),
+}  # fmt: skip
+OUTSIDE = frozenset(("dask",))  # of "all": it starts other processes, and needs an extra
+METHOD = (
+    "One process and one run; each table has its own method. Ratios, and targets, are of medians "
+    "of one table."
+)
+
+
+def run(what: str, device: Device, rounds: int, json: Path | None) -> int:
+    """Run the suite `what`, or "all". Returns the exit status.
+
+    Each table is printed, and `json` written, as soon as its part of the suite is complete; then
+    unused memory is given back, so that the next part, and the peers, have the whole device.
+
+    Raises:
+        CallerError: fewer than 3 rounds, or a file that cannot be written.
+    """
+    report.check_options(rounds, json)
+    record = {**report.head(f"bench {what}", METHOD, device), "tables": []}
+    report.show_head(record)
+    suites = [name for name in SUITES if name not in OUTSIDE] if what == "all" else [what]
+    with na.use_device(device):
+        na.run(_all(suites, device, rounds, record, json))
+    return 0
+
+
+async def _all(
+    suites: list[str], device: Device, rounds: int, record: report.Record, json: Path | None
+) -> None:
+    for part in (part for name in suites for part in SUITES[name]):
+        for table in await part(device, rounds):
+            record["tables"].append(table)
+            report.show(table)
+            if json is not None:
+                report.save(record, json)
+        gc.collect()  # what the peers leave in cycles
+        for each in na.devices(device.kind):
+            each.pool.trim()
+        peer_registry.give_back()

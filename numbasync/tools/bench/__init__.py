@@ -1,1 +1,0 @@
-"""Benchmarks: numbasync beside other libraries, in one run, answers checked first."""
