@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 RUN = HERE / "loop.json"
 MEASURED = HERE.parent / "performance" / "all-h200.json"
 FRAMES = 8
-WIDTH, LEFT, RIGHT = 720, 92, 14  # of a picture, and of the space beside its lanes
+WIDTH, LEFT, RIGHT = 560, 84, 18  # of a picture, and of the space beside its lanes
 FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 COLOURS = {
     "": {"text": "#24292f", "faint": "#57606a", "line": "#d0d7de", "loop": "#0969da",
@@ -162,8 +162,8 @@ def await_svg(run: dict[str, Any], suffix: str = "") -> str:
     colour = COLOURS[suffix]
     (table,) = (t for t in run["tables"] if t["what"] == "one small kernel, awaited")
     medians = {timing["name"]: timing["median"] for timing in table["timings"]}
-    left, parts, y = 190, [], 8
-    scale = (WIDTH - left - 90) / max(medians[row] for row in WAYS)
+    left, parts, y = 176, [], 8
+    scale = (WIDTH - left - 70) / max(medians[row] for row in WAYS)
     for row, name in WAYS.items():
         width, fill = medians[row] * scale, colour["ours" if row.startswith("numba") else "other"]
         parts.append(_text(left - 12, y + 17, name, colour["text"], "end"))
