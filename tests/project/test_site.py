@@ -20,20 +20,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 pytest.importorskip("material", reason="mkdocs-material is not installed: pip install '.[docs]'")
 pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed: pip install '.[docs]'")
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed: pip install '.[docs]'"
-)
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe is not installed: pip install '.[docs]'"
-)
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM, reason="no Chromium on the path: apt-get install chromium"
-)
 
 WIDTHS = (1400, 390)  # of a desk and of a telephone, in pixels
 QUIET = (
@@ -96,8 +85,14 @@ def site(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as running:
-        yield running.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install '.[docs]'"
+    )
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("no Chromium on the path: apt-get install chromium")
+    with api.sync_playwright() as running:
+        yield running.chromium.launch(executable_path=path, args=list(QUIET))
 
 
 @pytest.fixture
@@ -124,10 +119,14 @@ def opened(browser: Any, site: str) -> Iterator[Callable[..., Any]]:
     assert asked and [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
 
 
+def test_it_is_built(folder: Path, pages: list[str]) -> None:
+    assert len(pages) > 40 and {"", "how-to/cancel", "coming-from/numba"} <= set(pages)
+    assert not [*folder.rglob("*.py"), *folder.rglob("loop.json")]
+
+
 def test_nothing_is_wider_than_its_column_and_no_page_asks_another_host(
     opened: Callable[..., Any], pages: list[str], site: str
 ) -> None:
-    assert len(pages) > 40 and {"", "how-to/cancel", "coming-from/numba"} <= set(pages)
     wide = []
     for width in WIDTHS:
         page = opened(width=width)
@@ -212,6 +211,9 @@ def test_tabs_show_one_machine_at_a_time(opened: Callable[..., Any]) -> None:
     "path", ["", "get-started/", "how-to/cancel/", "coming-from/numba/", "limits/"]
 )
 def test_it_is_accessible(opened: Callable[..., Any], path: str, scheme: str) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed: '.[docs]'"
+    )
     found = axe.Axe().run(opened(path, scheme=scheme)).response["violations"]
     serious = [
         (one["id"], [node["html"][:120] for node in one["nodes"][:4]])
