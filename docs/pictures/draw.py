@@ -142,8 +142,8 @@ def loop_svg(run: dict[str, Any], suffix: str = "") -> str:
         anchor = "start" if ms == 0 else "middle"
         parts.append(_text(x, y + 16, f"{ms:,.0f} ms", colour["faint"], anchor))
     said = (
-        f"{len(run['kernels'])} frames on four streams; meanwhile {len(run['turns']):,} turns of "
-        f"the loop, the longest {longest:.0f} ms. Recorded on: {run['machine']['device']}."
+        f"{len(run['kernels'])} frames on four streams of: {run['machine']['device']}. "
+        f"Meanwhile {len(run['turns']):,} turns of the loop, the longest {longest:.0f} ms."
     )
     for line in said.split(". "):
         y += 19
