@@ -71,13 +71,13 @@ async def record(shape: tuple[int, int] = (360, 480)) -> dict[str, Any]:
             await asyncio.sleep(0.001)
 
     def measured(k: int) -> na.DeviceOp[Any]:
-        def mark(ctx: na.Context) -> None:
+        def mark(ctx: na.Context, value: Any = None) -> na.DeviceOp[Any]:
             marks[k].append(ctx.device.new_event().record(ctx.stream))
+            return na.value(value)
 
         def launch(frame: Any) -> na.DeviceOp[Any]:
             before = na.with_context(mark)
-            done = before.then(lambda _: mandelbrot(frame, 3 / 2**k))
-            return done.then_with_context(lambda ctx, _: na.value(mark(ctx)))
+            return before.then(lambda _: mandelbrot(frame, 3 / 2**k)).then_with_context(mark)
 
         return na.empty(shape, np.int32).then(launch)
 

@@ -245,7 +245,7 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
         overlapped = time.perf_counter() - began
         beating.cancel()
 
-        bar = progress.add_task("checked against NumPy", total=len(pictures))
+        bar = progress.add_task("checked and saved", total=len(pictures))
         worst = 0.0
         for picture in pictures:
             worst = max(worst, _check(picture))

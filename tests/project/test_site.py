@@ -163,9 +163,10 @@ def test_it_is_light_and_dark(opened: Callable[..., Any]) -> None:
         return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / (3 * 255)
 
     def shown(page: Any) -> list[str]:
-        return page.locator("article img").evaluate_all(
+        names: list[str] = page.locator("article img").evaluate_all(
             "all => all.filter(i => i.offsetWidth).map(i => i.src.split('/').pop().split('#')[0])"
         )
+        return names
 
     light, dark = opened(), opened(scheme="dark")
     assert brightness(light) > 0.9 and brightness(dark) < 0.2
