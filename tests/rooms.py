@@ -16,7 +16,7 @@ from benchmarks import page
 
 PACKAGE = Path(str(numbasync.__file__)).parent
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
 BLOCK = re.compile(r"(?<=<!-- rooms -->\n```\n).*?(?=```\n)", re.S)
 NUMBER = re.compile(r"(?<=<!-- number of (rooms|files) -->)[^<\n]*(?=<!-- / -->)")
 

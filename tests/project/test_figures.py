@@ -15,7 +15,8 @@ from tests import rooms
 ROOT = Path(__file__).parent.parent.parent
 # Pages of what was measured. What else has figures says there how they came about.
 PAGES = (
-    "README.md", "docs/performance.md", "docs/cpu-device.md", "docs/batches.md",
+    "README.md", "docs/index.md", "docs/limits.md", "docs/performance.md", "docs/cpu-device.md",
+    "docs/batches.md",
     "docs/kernels-guide.md", "docs/tensor-cores.md",
 )  # fmt: skip
 

@@ -37,11 +37,34 @@ def test_demo_of_a_users_picture(
     assert cli.main(["demo", str(picture), "--device", device.kind]) == 0
     said = capsys.readouterr().out
     used = na.devices(device.kind)[0]
-    for part in (used.label, "serial", "overlapped", "blur", "Same as NumPy and SciPy"):
+    for part in (used.label, "one after the other", "blur", "turns", "Same as NumPy and SciPy"):
         assert part in said
     after = picture.with_name("noise-before-after.png")
     with Image.open(after) as image:
-        assert image.size == (3 * 50, 37)
+        assert image.size == (3 * 50, 37 + 18)  # and a strip of labels
+
+
+def test_demo_never_calls_a_loss_a_gain() -> None:
+    assert demo._compared(2.0, 1.0).startswith("All in flight took 50%")
+    assert demo._compared(1.0, 1.2) == (
+        "All in flight gained nothing here: 120% of one after the other."
+    )
+
+
+@pytest.mark.parametrize("rows", [1, demo.BAND - 1, demo.BAND, 3 * demo.BAND])
+def test_demo_checks_levels_and_a_band_of_edges(cpu: na.Device, rows: int) -> None:
+    pixels = np.random.default_rng(rows).integers(0, 256, (rows, 20, 3), np.uint8)
+    picture = demo.Picture("noise", pixels)
+    na.run(computed(picture))
+    assert picture.edges is not None
+    assert demo._check(picture) < 0.05
+    picture.edges[-1 if rows <= demo.BAND else demo.BAND - 1, 3] += 1
+    with pytest.raises(na.errors.InternalError, match="edges differ"):
+        demo._check(picture)
+
+
+async def computed(picture: demo.Picture) -> None:
+    await demo.pipeline(picture)
 
 
 def test_demo_writes_to_a_folder_and_keeps_equal_names_apart(

@@ -1,0 +1,213 @@
+"""Draws the pictures of the first screen: `python docs/pictures/draw.py`, each light and dark.
+
+`loop.svg` is a recorded run: the turns of the event loop, and the kernels of eight frames on the
+streams that ran them. `python docs/pictures/draw.py record` runs it again, on the default device.
+`await.svg` has what one awaited kernel costs, from `docs/performance/all-h200.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import numpy as np
+from numba import cuda
+
+import numbasync as na
+
+HERE = Path(__file__).parent
+RUN = HERE / "loop.json"
+MEASURED = HERE.parent / "performance" / "all-h200.json"
+FRAMES = 8
+WIDTH, LEFT, RIGHT = 560, 84, 18  # of a picture, and of the space beside its lanes
+FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+COLOURS = {
+    "": {"text": "#24292f", "faint": "#57606a", "line": "#d0d7de", "loop": "#0969da",
+         "ours": "#1a7f37", "other": "#8c959f"},
+    "-dark": {"text": "#e6edf3", "faint": "#9198a1", "line": "#3d444d", "loop": "#58a6ff",
+              "ours": "#238636", "other": "#6e7681"},
+}  # fmt: skip
+# Rows of the table, and how the picture calls them.
+WAYS = {
+    "numbasync: build + await": "await op",
+    "Numba: launch + synchronize": "Numba, blocking the loop",
+    "Python host callback: packed launch + await": "host callback in Python",
+    "cuda.bindings: packed launch, run_in_executor": "run_in_executor",
+}
+SECONDS = 4.5  # of the animation, which runs once
+
+
+@na.launcher
+@cuda.jit
+def mandelbrot(frame: na.KernelOutput, width: float) -> None:
+    """Steps until each point leaves the circle of radius 2, at most 500."""
+    y, x = cuda.grid(2)
+    if y < frame.shape[0] and x < frame.shape[1]:
+        c = complex((x / 480 - 0.5) * width - 0.7436, (y / 360 - 0.5) * width + 0.1318)
+        z, n = 0j, 0
+        while n < 500 and z.real**2 + z.imag**2 < 4:
+            z, n = z * z + c, n + 1
+        frame[y, x] = n
+
+
+async def record(shape: tuple[int, int] = (360, 480)) -> dict[str, Any]:
+    """Compute the frames beside a heartbeat. Times are milliseconds from the first submission."""
+    device = na.default_device()
+    await mandelbrot(na.empty((1, 1), np.int32), 1.0)  # compiles
+    streams = [device.new_stream() for _ in range(4)]
+    turns: list[float] = []
+
+    async def heartbeat() -> None:
+        while True:
+            turns.append(time.perf_counter())
+            await asyncio.sleep(0.001)
+
+    def measured(k: int) -> na.DeviceOp[Any]:
+        def mark(ctx: na.Context, value: Any = None) -> na.DeviceOp[Any]:
+            marks[k].append(ctx.device.new_event().record(ctx.stream))
+            return na.value(value)
+
+        def launch(frame: Any) -> na.DeviceOp[Any]:
+            before = na.with_context(mark)
+            return before.then(lambda _: mandelbrot(frame, 3 / 2**k)).then_with_context(mark)
+
+        return na.empty(shape, np.int32).then(launch)
+
+    marks: list[list[na.Event]] = [[] for _ in range(FRAMES)]
+    start = device.new_event().record(streams[0])
+    await start
+    began = time.perf_counter()
+    beating = asyncio.create_task(heartbeat())
+    spawned = [na.spawn(measured(k), streams[k % 4]) for k in range(FRAMES)]
+    await na.gather(*spawned)
+    ended = time.perf_counter()
+    beating.cancel()
+    kernels = [
+        {
+            "stream": k % 4,
+            "from": _rounded(start.elapsed_ms(a)),
+            "to": _rounded(start.elapsed_ms(b)),
+        }
+        for k, (a, b) in enumerate(marks)
+    ]
+    name = device.name if device.kind == "cuda" else f"CPU device, {os.cpu_count()} cores"
+    return {
+        "machine": {"device": name, "system": platform.system(), "frame": list(shape)},
+        "ms": _rounded((ended - began) * 1e3),
+        "turns": [_rounded((t - began) * 1e3) for t in turns],
+        "kernels": kernels,
+    }
+
+
+def _rounded(ms: float) -> float:
+    return round(ms, 2)
+
+
+def loop_svg(run: dict[str, Any], suffix: str = "") -> str:
+    """The lane of the loop with a line for each of its turns, and the lanes of the streams."""
+    colour = COLOURS[suffix]
+    scale = (WIDTH - LEFT - RIGHT) / run["ms"]
+    longest = max(b - a for a, b in itertools.pairwise(run["turns"]))
+    parts, y = [], 12
+    turns = "".join(f"M{LEFT + t * scale:.1f} {y}v26" for t in run["turns"])
+    moving = [f'<path d="{turns}" stroke="{colour["loop"]}" stroke-width=".7"/>']
+    parts.append(_text(LEFT - 12, y + 17, "event loop", colour["text"], "end"))
+    for stream in range(4):
+        y += 38 if stream == 0 else 28
+        parts.append(_text(LEFT - 12, y + 15, f"stream {stream + 1}", colour["text"], "end"))
+        for frame, kernel in enumerate(run["kernels"]):
+            if kernel["stream"] != stream:
+                continue
+            x, width = LEFT + kernel["from"] * scale, (kernel["to"] - kernel["from"]) * scale
+            moving.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{max(width - 1, 1):.1f}" height="22" rx="3" '
+                f'fill="{colour["ours"]}"/>'
+            )
+            if width > 58:
+                moving.append(_text(x + width / 2, y + 15, f"frame {frame + 1}", "#fff", "middle"))
+    y += 34
+    parts.append(
+        f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="{colour["line"]}" stroke-width="1"/>'
+    )
+    for ms in np.arange(0, run["ms"], _step(run["ms"])):
+        x = LEFT + float(ms) * scale
+        anchor = "start" if ms == 0 else "middle"
+        parts.append(_text(x, y + 16, f"{ms:,.0f} ms", colour["faint"], anchor))
+    said = (
+        f"{len(run['kernels'])} frames on four streams of: {run['machine']['device']}. "
+        f"Meanwhile {len(run['turns']):,} turns of the loop, the longest {longest:.0f} ms."
+    )
+    for line in said.split(". "):
+        y += 19
+        parts.append(_text(LEFT, y + 19, line.rstrip("."), colour["faint"]))
+    sweep = (
+        "@media (prefers-reduced-motion:no-preference){.sweep{transform-origin:"
+        f"{LEFT}px 0;animation:s {SECONDS}s linear}}}}@keyframes s{{from{{transform:scaleX(0)}}}}"
+    )
+    clip = f'<clipPath id="c"><rect class="sweep" x="{LEFT}" width="{WIDTH - LEFT}" height="{y}"/>'
+    drawn = f'{clip}</clipPath><g clip-path="url(#c)">{"".join(moving)}</g>{"".join(parts)}'
+    return _svg(y + 30, "The event loop turns while kernels run", said, drawn, sweep)
+
+
+def await_svg(run: dict[str, Any], suffix: str = "") -> str:
+    """A bar for each way to await one small kernel."""
+    colour = COLOURS[suffix]
+    (table,) = (t for t in run["tables"] if t["what"] == "one small kernel, awaited")
+    medians = {timing["name"]: timing["median"] for timing in table["timings"]}
+    left, parts, y = 176, [], 8
+    scale = (WIDTH - left - 70) / max(medians[row] for row in WAYS)
+    for row, name in WAYS.items():
+        width, fill = medians[row] * scale, colour["ours" if row.startswith("numba") else "other"]
+        parts.append(_text(left - 12, y + 17, name, colour["text"], "end"))
+        parts.append(
+            f'<rect x="{left}" y="{y}" width="{width:.1f}" height="24" rx="3" fill="{fill}"/>'
+        )
+        parts.append(_text(left + width + 8, y + 17, f"{medians[row]:.3g} us", colour["text"]))
+        y += 32
+    said = f"Host time from the call to the result, {run['machine']['device']}: less is better"
+    parts.append(_text(left, y + 12, said, colour["faint"]))
+    return _svg(y + 26, "What one awaited kernel costs", said, "".join(parts))
+
+
+def _step(ms: float) -> float:
+    """A round number of milliseconds, of which about six fit."""
+    power = 10 ** np.floor(np.log10(ms / 6))
+    return float(min((power * m for m in (1, 2, 5, 10)), key=lambda step: abs(ms / step - 6)))
+
+
+def _text(x: float, y: float, text: str, fill: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y}" fill="{fill}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(height: int, title: str, said: str, drawn: str, style: str = "") -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'
+        f"<title>{escape(title)}</title>\n<desc>{escape(said)}</desc>\n"
+        f"<style>text{{font:13px {FONT}}}{style}</style>\n{drawn}\n</svg>\n"
+    )
+
+
+def drawn() -> dict[Path, str]:
+    """Each picture's file and text, from the recorded run and the measurement."""
+    run, measured = (json.loads(path.read_text(encoding="utf-8")) for path in (RUN, MEASURED))
+    pictures = {}
+    for suffix in COLOURS:
+        pictures[HERE / f"loop{suffix}.svg"] = loop_svg(run, suffix)
+        pictures[HERE / f"await{suffix}.svg"] = await_svg(measured, suffix)
+    return pictures
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["record"]:
+        recorded = json.dumps(na.run(record()), separators=(",", ":"))
+        RUN.write_text(recorded.replace(',"', ',\n"') + "\n", encoding="utf-8")
+    for path, text in drawn().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,68 @@
+"""The words and sentences of the pages that readers begin with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDERS = ("how-to", "coming-from", "understand")
+FIRST = ("README.md", "docs/index.md", "docs/guide.md", "docs/get-started.md", "docs/limits.md")
+PAGES = (*FIRST, *sorted(
+    path.relative_to(ROOT).as_posix() for name in FOLDERS for path in ROOT.glob(f"docs/{name}/*.md")
+))  # fmt: skip
+
+MOST_WORDS = 30  # of a sentence
+# What had its own name here, and what the field calls it.
+STANDARD = {
+    r"lent|lends?|lending": "passed, exported",
+    r"leas(?:ed?|es|ing)": "kept, bookkeeping",
+    r"withdr(?:awn?|aws|ew|awing)": "cancelled",
+    r"(?:turns?|turning) on": "keeps running",
+    r"stands? in line": "is queued",
+    r"rooms?": "package, limit, memory",
+}
+
+
+def prose(text: str) -> str:
+    """A page without code, comments, marks and the targets of links."""
+    text = re.sub(r"^---.*?^---$", "", text, flags=re.M | re.S)
+    text = re.sub(r"^ *```.*?^ *```", "\n\n", text, flags=re.M | re.S)
+    text = re.sub(r"<!--.*?-->|</?[a-z][^>]*>|\{ \.\w+ \}", "", text, flags=re.S)
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
+    return re.sub(r"(?<=\])\([^)]*\)", "", re.sub(r"`[^`]*`", "`x`", text))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """What ends at a full stop or a colon, a cell of a table, or an item of a list."""
+    for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*] |#|===|\|))|(?<!\|)\|", prose(text)):
+        yield from re.split(r"(?<=[.!?:])\s+(?=[A-Z`*\[(0-9])", " ".join(part.split()))
+
+
+def long_sentences(text: str) -> list[str]:
+    counted = ((len(re.findall(r"\S*\w\S*", one)), one) for one in sentences(text))
+    return [f"{words}: {one}" for words, one in counted if words > MOST_WORDS]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_sentences_are_short_and_words_the_fields(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert long_sentences(text) == [], f"at most {MOST_WORDS} words a sentence"
+    for words, standard in STANDARD.items():
+        found = re.search(rf"\b(?:{words})\b", prose(text), re.I)
+        assert found is None, f"{found and found[0]}: the field's word is {standard}"
+
+
+def test_a_long_sentence_is_found() -> None:
+    words = " ".join(["word"] * MOST_WORDS)
+    assert long_sentences(f"A page.\n\n{words} `a b c`.\n\n- {words}.\n") == [f"31: {words} `x`."]
+    assert long_sentences(f"| {words} | {words} |\n\n```py\n{words} {words}\n```\n") == []
+
+
+def test_a_how_to_page_says_first_what_it_is_for() -> None:
+    for path in ROOT.glob("docs/how-to/*.md"):
+        title, lead, *_ = path.read_text(encoding="utf-8").split("\n\n")
+        assert title.startswith("# ") and len(lead) < 200 and lead[-1] in ".:", path
