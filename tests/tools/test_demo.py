@@ -82,16 +82,16 @@ def test_the_turns_of_the_loop_and_its_longest_gap(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(scope="module")
-def computed() -> demo.Picture:
+def computed() -> demo_pictures.Picture:
     """A picture of several windows, the last of which are narrow, and the pipeline's results."""
     rng = np.random.default_rng(1)
     pixels = rng.integers(0, 256, (2 * demo.WINDOW + 1, demo.WINDOW + 9, 3), np.uint8)
-    picture = demo.Picture("noise", pixels)
+    picture = demo_pictures.Picture("noise", pixels)
     demo.pipeline(picture).sync_on(na.devices("cpu")[0].new_stream())
     return picture
 
 
-def test_checking_takes_no_more_than_its_time(computed: demo.Picture) -> None:
+def test_checking_takes_no_more_than_its_time(computed: demo_pictures.Picture) -> None:
     assert " 1 of 6 windows" in demo.check([computed], 0.0)
     said = demo.check([computed], math.inf)
     assert " 6 of 6 windows of 64 x 64 pixels (100.0% of all), in 1 of 1 pictures" in said
@@ -100,7 +100,7 @@ def test_checking_takes_no_more_than_its_time(computed: demo.Picture) -> None:
 @pytest.mark.parametrize("at", [(0, 0), (64, 63), (128, 72), (70, 70)])
 @pytest.mark.parametrize("what", ["grey", "edges", "equalised"])
 def test_a_wrong_pixel_is_found_wherever_it_is(
-    computed: demo.Picture, what: str, at: tuple[int, int]
+    computed: demo_pictures.Picture, what: str, at: tuple[int, int]
 ) -> None:
     plane = getattr(computed, what)
     right = plane[at]
