@@ -46,7 +46,6 @@ def run(path: Path, environment: dict[str, str]) -> Any:
         places = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
         own = {
             **dict.fromkeys(places, folder), "JUPYTER_PLATFORM_DIRS": "1", "PYTHONWARNINGS": "",
-            "NUMBASYNC_DEVICE": "cpu", "IPYTHONWARNINGS": "",
         }  # fmt: skip
         before = dict(os.environ)
         os.environ.update(own)
@@ -133,7 +132,8 @@ def write(path: Path) -> None:
     for old in FOLDER.glob(f"{path.stem}-*"):
         old.unlink()
     paths = [str(ROOT), str(ROOT / "kernels")]
-    notebook = run(path, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "NUMBASYNC_DEVICE": "cpu"}
+    notebook = run(path, {**os.environ, **environment})
     nbformat.write(notebook, path)
     for name, content in page(path, notebook).items():
         data = content if isinstance(content, bytes) else content.encode()
