@@ -51,7 +51,8 @@ def run(path: Path, environment: dict[str, str]) -> Any:
         os.environ.update(own)
         try:
             client = nbclient.NotebookClient(notebook, kernel_name="python3", timeout=None)
-            client.execute(env={**environment, **own}, cwd=folder)
+            of_reader = {k: v for k, v in environment.items() if k != "PYTEST_CURRENT_TEST"}
+            client.execute(env={**of_reader, **own}, cwd=folder)
         finally:
             os.environ.clear()
             os.environ.update(before)
