@@ -8,6 +8,7 @@ runs them again, and compares. A cell with the tag `measured` shows times, which
 from __future__ import annotations
 
 import base64
+import importlib
 import os
 import re
 import sys
@@ -27,9 +28,12 @@ NOTICE = (
 
 def read(path: Path) -> Any:
     """The notebook of a file, with a cell for each text and each piece of code."""
-    import nbformat
+    return _nbformat().read(path, as_version=4)
 
-    return nbformat.read(path, as_version=4)
+
+def _nbformat() -> Any:
+    """The package, only part of which has types."""
+    return importlib.import_module("nbformat")
 
 
 def run(path: Path, environment: dict[str, str]) -> Any:
@@ -128,14 +132,12 @@ def _caption(source: str) -> str:
 
 def write(path: Path) -> None:
     """Run the notebook of a file, keep it with its outputs, and write its page."""
-    import nbformat
-
     for old in FOLDER.glob(f"{path.stem}-*"):
         old.unlink()
     paths = [str(ROOT), str(ROOT / "kernels")]
     environment = {"PYTHONPATH": os.pathsep.join(paths), "NUMBASYNC_DEVICE": "cpu"}
     notebook = run(path, {**os.environ, **environment})
-    nbformat.write(notebook, path)
+    _nbformat().write(notebook, path)
     for name, content in page(path, notebook).items():
         data = content if isinstance(content, bytes) else content.encode()
         (FOLDER / name).write_bytes(data)
