@@ -110,7 +110,8 @@ def page(path: Path, notebook: Any) -> dict[str, str | bytes]:
             if len(parts) == 1:
                 parts.append(NOTICE.format(name=name))
             continue
-        parts.append(f"```python\n{cell.source}\n```")
+        # Not `python`: what has that name on a page is a program, and run as such by other tests.
+        parts.append(f"```python3\n{cell.source}\n```")
         for output in cell.outputs:
             for ending, data in pictures_in(output).items():
                 # The number of the picture, and not of the cell, so that a new cell renames none.
@@ -132,12 +133,12 @@ def _caption(source: str) -> str:
 
 def write(path: Path) -> None:
     """Run the notebook of a file, keep it with its outputs, and write its page."""
-    for old in FOLDER.glob(f"{path.stem}-*"):
-        old.unlink()
     paths = [str(ROOT), str(ROOT / "kernels")]
     environment = {"PYTHONPATH": os.pathsep.join(paths), "NUMBASYNC_DEVICE": "cpu"}
     notebook = run(path, {**os.environ, **environment})
     _nbformat().write(notebook, path)
+    for old in FOLDER.glob(f"{path.stem}-*"):
+        old.unlink()
     for name, content in page(path, notebook).items():
         data = content if isinstance(content, bytes) else content.encode()
         (FOLDER / name).write_bytes(data)

@@ -46,6 +46,7 @@ def test_a_tutorial_is_of_one_form(path: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             assert {o.output_type for o in cell.outputs} <= {"stream", "execute_result"}
+            assert "stderr" not in {o.get("name") for o in cell.outputs}
             assert "ipykernel_" not in str(cell.outputs)
     for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"```.*?```", "", page, flags=re.S)):
         assert (path.parent / target).exists(), target
