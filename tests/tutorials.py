@@ -63,6 +63,7 @@ def run(path: Path, environment: dict[str, str]) -> Any:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
+            cell.execution_count = None
             cell.outputs = joined(cell.outputs)
     return notebook
 

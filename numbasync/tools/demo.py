@@ -237,6 +237,7 @@ def check(pictures: list[Picture], seconds: float) -> str:
     Raises:
         InternalError: something is not what it should be.
     """
+    importlib.import_module("scipy.ndimage")  # before the time is taken
     corners = [
         (k, top, left)
         for k, picture in enumerate(pictures)
