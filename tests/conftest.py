@@ -45,6 +45,7 @@ SLOW = (
     "test_notebooks.py", "test_random.py", "test_batch_at_once.py", "test_batch_operands.py",
     "test_batch_graph.py", "test_batch_compute_failures.py", "test_staging_ring.py",
     "test_batch_functions.py", "test_pickling_operations.py", "test_cli.py", "test_measuring.py",
+    "test_demo.py", "test_tutorials.py",
     "test_mutants.py", "test_dask_killed_workers.py", "test_all_wrong_arguments.py",
     "test_cluster_demo.py", "test_ray_actors.py", "test_bench_clusters.py", "test_damaged_cache.py",
     "test_site.py", "test_large_extents.py", "test_first_operation.py", "test_every_place.py",

@@ -20,8 +20,8 @@ import numpy as np
 import numbasync as na
 from numbasync.errors import CallerError, InternalError
 from numbasync.tools.cluster_progress import Finished, run_tasks, show_workers, workers_of
-from numbasync.tools.demo import photographs, read_picture, refuse_link
-from numbasync.tools.demo import write_picture as _write
+from numbasync.tools.demo_pictures import photographs, read_picture, refuse_link
+from numbasync.tools.demo_pictures import write_picture as _write
 
 TASK_PICTURES = 4
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")

@@ -1,21 +1,18 @@
 """`numbasync demo`: runs photographs through a pipeline of kernels, with many in flight.
 
 The pipeline converts each picture to grey, blurs it, detects its edges, and counts and equalises
-its levels. All pictures are processed twice: one after the other, and then all in flight, while
-the turns of the event loop are counted. Levels are compared with NumPy's. Of the edges, a band is
-compared with SciPy's, as all of them would take longer than computing them.
+its levels. All pictures are processed twice, first one after the other and then all at once, while
+the event loop turns. Parts of the results are compared with NumPy's and SciPy's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
-import struct
+import itertools
 import time
-import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +20,23 @@ import numpy as np
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.device.event import Event
-from numbasync.errors import CallerError, InternalError, MissingExtraError
-
-PHOTOGRAPHS = (
-    "astronaut.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "moon.png",
-    "motorcycle_left.png", "rocket.jpg", "hubble_deep_field.jpg", "retina.jpg", "brick.png",
-    "grass.png",
+from numbasync.errors import InternalError, MissingExtraError
+from numbasync.tools.demo_pictures import (
+    SIGMA,
+    Picture,
+    choose_targets,
+    photographs,
+    read_picture,
+    save,
 )  # fmt: skip
+
 STAGES = ("upload", "grey", "blur", "sobel", "histogram", "equalise", "download")
 TILE = (16, 16)
-SIGMA = 1.2
 SECONDS_A_PASS = 8.0  # a slower device gets smaller pictures, unless --full
 QUICK_SECONDS = 1.0
-BAND = 64  # rows of each picture whose edges are checked
-LABELS = ("the picture", "levels equalised", "edges")
-SAMPLE = 96  # pixels along each side of the picture that measures the device's speed
-
-
-@dataclass
-class Picture:
-    """One picture, and the results that the device computed from it."""
-
-    name: str
-    pixels: np.ndarray[Any, Any]
-    target: Path = Path()
-    marks: list[Event] = field(default_factory=list)
-    grey: np.ndarray[Any, Any] | None = None
-    edges: np.ndarray[Any, Any] | None = None
-    equalised: np.ndarray[Any, Any] | None = None
-
-    @property
-    def size(self) -> int:
-        height, width, _ = self.pixels.shape
-        return int(height * width)
+SAMPLE = 256  # pixels along each side of the picture that measures the device's speed
+WINDOW = 64  # pixels along each side of the parts that are checked
+ALIKE = 0.05  # two passes whose times differ by less took equally long
 
 
 def run(images: Sequence[Path], device: Device, out: Path | None, full: bool) -> int:
@@ -69,89 +49,9 @@ def run(images: Sequence[Path], device: Device, out: Path | None, full: bool) ->
     pictures = [read_picture(path) for path in images or photographs()]
     if out is None and not images:
         out = Path("numbasync-demo")
-    _choose_targets(pictures, images, out)
+    choose_targets(pictures, images, out)
     with na.use_device(device):
         return na.run(_main(pictures, device, full))
-
-
-def _choose_targets(pictures: list[Picture], images: Sequence[Path], out: Path | None) -> None:
-    """Choose the path of each PNG: in `out`, or else next to its picture."""
-    taken: set[Path] = set()
-    for i, picture in enumerate(pictures):
-        folder = out if out is not None else images[i].parent
-        if out is not None:
-            refuse_link(out)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CallerError(f"{folder}: {error.strerror}; name a folder with --out.") from None
-        if not os.access(folder, os.W_OK):
-            raise CallerError(f"{folder} cannot be written to; name another folder with --out.")
-        name = f"{picture.name}-before-after"
-        target = folder / f"{name}.png"
-        while target in taken:
-            target = folder / f"{name}-{len(taken)}.png"
-        taken.add(target)
-        picture.target = target
-
-
-def refuse_link(out: Path) -> None:
-    """
-    Raises:
-        CallerError: a folder for results is a link, perhaps one that another user has made.
-    """
-    if out.is_symlink():
-        raise CallerError(f"--out {out} is a link to {os.readlink(out)}; name the folder itself.")
-
-
-def photographs() -> list[Path]:
-    """The files of `PHOTOGRAPHS`, of scikit-image."""
-    spec = importlib.util.find_spec("skimage")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError("scikit-image has no folder: pip install 'numbasync[demo]'")
-    folder = Path(spec.submodule_search_locations[0]) / "data"
-    return [folder / name for name in PHOTOGRAPHS if (folder / name).exists()]
-
-
-def read_picture(path: Path) -> Picture:
-    """A picture of three bytes a pixel.
-
-    Raises:
-        CallerError: there is no such file, or it is no picture, or one of more pixels than Pillow
-            takes for harmless.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            most = Image.MAX_IMAGE_PIXELS
-            if most is None or image.width * image.height <= most:
-                return Picture(path.stem, _rgb(image))
-    except FileNotFoundError:
-        raise CallerError(
-            f"{path} does not exist; name a picture, or none for photographs."
-        ) from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        pass
-    except UnidentifiedImageError:
-        raise CallerError(f"{path} is no picture that Pillow can read; use PNG or JPEG.") from None
-    except OSError as error:
-        raise CallerError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, SyntaxError, EOFError, struct.error) as error:  # as Pillow's decoders raise
-        raise CallerError(f"{path} is a damaged picture: {error}.") from None
-    raise CallerError(f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller.")
-
-
-def _rgb(image: Any) -> np.ndarray[Any, Any]:
-    """8-bit red, green and blue. Pillow itself would clip values of more than 8 bits at 255."""
-    if image.mode == "F" or image.mode.startswith("I"):
-        levels = np.asarray(image, np.float64)
-        if image.mode == "F":
-            levels = levels - levels.min()
-        most = levels.max(initial=0.0) if image.mode == "F" else 65535.0
-        grey = np.clip(levels * (255.0 / (most or 1.0)), 0, 255).round().astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
-    return np.asarray(image.convert("RGB"))
 
 
 # --- the pipeline -----------------------------------------------------------------------
@@ -206,6 +106,40 @@ def _stage(launch: na.DeviceOp[Any], mark: Any, after: Any = None) -> na.DeviceO
 # --- both passes, the checks, and the report ------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What it took to process all pictures, and what the event loop did meanwhile.
+
+    Attributes:
+        seconds: from the first submission to the last result.
+        turns: of a task of the loop that sleeps a millisecond at a time.
+        gap: the longest time between two of its turns, in seconds.
+    """
+
+    seconds: float
+    turns: int
+    gap: float
+
+
+async def _measure(work: Awaitable[Any]) -> Pass:
+    """Await the work beside a task that notes its turns."""
+    times = [time.perf_counter()]
+
+    async def note_turns() -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            times.append(time.perf_counter())
+
+    turns = asyncio.create_task(note_turns())
+    try:
+        await work
+    finally:
+        turns.cancel()
+    times.append(time.perf_counter())
+    gap = max(b - a for a, b in itertools.pairwise(times))
+    return Pass(times[-1] - times[0], len(times) - 2, gap)
+
+
 async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -223,43 +157,40 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
         TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("one after the other", total=len(pictures))
-        began = time.perf_counter()
-        alone = device.new_stream()
-        for picture in pictures:
-            await pipeline(picture).schedule(alone)
-            progress.advance(bar)
-        serial = time.perf_counter() - began
+
+        def bar(description: str) -> Callable[[], None]:
+            task = progress.add_task(description, total=len(pictures))
+            return lambda: progress.advance(task)
+
+        async def serially(advance: Callable[[], None]) -> None:
+            stream = device.new_stream()
+            for picture in pictures:
+                await pipeline(picture).schedule(stream)
+                advance()
+
+        async def at_once(advance: Callable[[], None]) -> None:
+            async def process(picture: Picture) -> None:
+                await pipeline(picture)
+                advance()
+
+            await na.gather(*(process(p) for p in pictures))
+
+        serial = await _measure(serially(bar("one after the other")))
         stages = _stage_ms(pictures)
-
-        bar = progress.add_task("all in flight", total=len(pictures))
-        turns: list[float] = []
-        beating = asyncio.create_task(_heartbeat(turns))
-        began = time.perf_counter()
-
-        async def process(picture: Picture) -> None:
-            await pipeline(picture)
-            progress.advance(bar)
-
-        await na.gather(*(process(p) for p in pictures))
-        overlapped = time.perf_counter() - began
-        beating.cancel()
-
-        bar = progress.add_task("checked and saved", total=len(pictures))
-        worst = 0.0
+        concurrent = await _measure(at_once(bar("all at once")))
+        # Checking takes at most half as long as what is checked.
+        said = check(pictures, (serial.seconds + concurrent.seconds) / 2)
+        advance = bar("written")
         for picture in pictures:
-            worst = max(worst, _check(picture))
-            _save(picture)
-            progress.advance(bar)
-    _report(console, device, pictures, stages, serial, overlapped, turns, worst)
+            save(picture)
+            advance()
+    _report(console, device, pictures, stages, serial, concurrent)
+    console.print(said, highlight=False)
+    for folder in sorted({p.target.parent for p in pictures}):
+        console.print(
+            f"Original, levels, edges: {folder.resolve()}/*-levels-edges.png", highlight=False
+        )
     return 0
-
-
-async def _heartbeat(turns: list[float]) -> None:
-    """Note when the event loop gets to this task, which asks for it every millisecond."""
-    while True:
-        turns.append(time.perf_counter())
-        await asyncio.sleep(0.001)
 
 
 async def _seconds_a_pixel() -> float:
@@ -299,99 +230,132 @@ def _stage_ms(pictures: list[Picture]) -> list[float]:
     return [sum(times) for times in zip(*spans, strict=True)]
 
 
-def _check(picture: Picture) -> float:
-    """Compare with NumPy and SciPy: the levels, and the edges of the first `BAND` rows. Returns the
-    largest difference of these, in grey levels.
+def check(pictures: list[Picture], seconds: float) -> str:
+    """Compare windows of the results with NumPy and SciPy, as many of all as the time allows, in
+    random order, at least one. Returns a sentence that says what was compared.
+
+    Raises:
+        InternalError: something is not what it should be.
     """
+    importlib.import_module("scipy.ndimage")  # before the time is taken
+    corners = [
+        (k, top, left)
+        for k, picture in enumerate(pictures)
+        for top in range(0, picture.pixels.shape[0], WINDOW)
+        for left in range(0, picture.pixels.shape[1], WINDOW)
+    ]
+    order = np.random.default_rng(0).permutation(len(corners))
+    tables: dict[int, np.ndarray[Any, Any]] = {}
+    worst, pixels, windows = 0.0, 0, 0
+    began = time.perf_counter()
+    for i in order:
+        k, top, left = corners[i]
+        if k not in tables:
+            tables[k] = _table(pictures[k])
+        difference, size = _check_window(pictures[k], tables[k], top, left)
+        worst, pixels, windows = max(worst, difference), pixels + size, windows + 1
+        if time.perf_counter() - began >= seconds:
+            break
+    took = time.perf_counter() - began
+    share = pixels / sum(p.size for p in pictures)
+    return (
+        f"Checked in {took * 1e3:,.1f} ms: {windows} of {len(corners)} windows of {WINDOW} x "
+        f"{WINDOW} pixels ({share:.1%} of all), in {len(tables)} of {len(pictures)} pictures.\n"
+        f"There the same as NumPy and SciPy: levels exactly, edges within {worst:.1e} of 255."
+    )
+
+
+def _table(picture: Picture) -> np.ndarray[Any, Any]:
+    """The new level of each level, from all levels of the picture."""
+    from numbasync_kernels import image
+
+    assert picture.grey is not None  # it was computed
+    return image.equalisation_table_reference(image.histogram_reference(picture.grey))
+
+
+def _check_window(
+    picture: Picture, table: np.ndarray[Any, Any], top: int, left: int
+) -> tuple[float, int]:
+    """The largest difference of the edges in a window, in grey levels, and its size in pixels."""
     from scipy import ndimage
 
     from numbasync_kernels import image
 
     grey, edges, equalised = picture.grey, picture.edges, picture.equalised
-    if grey is None or edges is None or equalised is None:
-        raise InternalError(f"{picture.name} was not computed")
-    table = image.equalisation_table_reference(image.histogram_reference(grey))
+    assert grey is not None and edges is not None and equalised is not None  # all were computed
+    window = slice(top, top + WINDOW), slice(left, left + WINDOW)
     exact = {
-        "grey": (grey, image.grey_reference(picture.pixels)),
-        "equalised": (equalised, image.look_up_reference(grey, table)),
+        "grey": (grey[window], image.grey_reference(picture.pixels[window])),
+        "equalised": (equalised[window], image.look_up_reference(grey[window], table)),
     }
     for what, (got, want) in exact.items():
         if not np.array_equal(got, want):
-            raise InternalError(f"{picture.name}: {what} differs from NumPy's.")
-    band = grey[: BAND + image.RADIUS + 1].astype(np.float64)  # all that these rows depend on
-    smooth = ndimage.gaussian_filter(band, SIGMA, mode="nearest", radius=image.RADIUS)
-    want = np.hypot(
-        ndimage.sobel(smooth, 0, mode="nearest"), ndimage.sobel(smooth, 1, mode="nearest")
+            raise InternalError(f"{picture.name}: {what} differs from NumPy's at ({top}, {left}).")
+    # The filters look so far beyond the window; at the picture's edge the nearest pixel counts.
+    beyond = image.RADIUS + 1
+    up, before = min(top, beyond), min(left, beyond)
+    around = grey[top - up : top + WINDOW + beyond, left - before : left + WINDOW + beyond]
+    smooth = ndimage.gaussian_filter(
+        around.astype(np.float64), SIGMA, mode="nearest", radius=image.RADIUS
     )
-    difference = float(np.abs(edges[:BAND] - want[:BAND]).max(initial=0.0))
+    slopes = [ndimage.sobel(smooth, axis, mode="nearest") for axis in (0, 1)]
+    height, width = grey[window].shape
+    want = np.hypot(*slopes)[up : up + height, before : before + width]
+    difference = float(np.abs(edges[window] - want).max(initial=0.0))
     # The blur is within 28 half ulps of 255 in float32, and its weights are rounded once
     # more than SciPy's; a gradient adds eight such values.
     bound = 8 * 2 * 28 * 255 * 2.0**-24
     if difference > bound:
-        raise InternalError(f"{picture.name}: edges differ from SciPy's by {difference}.")
-    return difference
-
-
-def _save(picture: Picture) -> None:
-    """Save, side by side and labelled, the picture, its equalised levels and its edges."""
-    from PIL import Image, ImageDraw
-
-    assert picture.equalised is not None and picture.edges is not None  # it was checked
-    edges = np.clip(picture.edges, 0, 255).astype(np.uint8)
-    after = [np.repeat(plane[..., None], 3, axis=2) for plane in (picture.equalised, edges)]
-    panels = np.hstack([picture.pixels, *after])
-    strip = Image.new("RGB", (panels.shape[1], 18), "white")
-    for i, label in enumerate(LABELS):
-        ImageDraw.Draw(strip).text((i * edges.shape[1] + 4, 3), label, "black")
-    write_picture(np.vstack([np.asarray(strip), panels]), picture.target)
-
-
-def write_picture(pixels: np.ndarray[Any, Any], target: Path) -> None:
-    """Write a PNG file that is whole whenever it is there, since another process may write it, too.
-    A link is replaced, not followed.
-    """
-    from PIL import Image
-
-    part = target.with_name(f".{uuid.uuid4()}.png")
-    try:
-        Image.fromarray(pixels).save(part, "PNG")
-        os.replace(part, target)
-    except OSError as error:
-        raise CallerError(f"{target} cannot be written: {error.strerror or error}.") from None
-    finally:
-        part.unlink(missing_ok=True)
+        raise InternalError(
+            f"{picture.name}: edges differ from SciPy's by {difference} at ({top}, {left})."
+        )
+    return difference, grey[window].size
 
 
 def _report(
-    console: Any, device: Device, pictures: list[Picture], stages: list[float], serial: float,
-    overlapped: float, turns: list[float], worst: float,
+    console: Any, device: Device, pictures: list[Picture], stages: list[float], serial: Pass,
+    concurrent: Pass,
 ) -> None:  # fmt: skip
     from rich.table import Table
 
     pixels = sum(p.size for p in pictures)
     table = Table(title=f"{len(pictures)} pictures, {pixels / 1e6:.2f} million pixels")
-    table.add_column("stage")
+    table.add_column("stage, one after the other")
     table.add_column("device ms", justify="right")
     for name, ms in zip(STAGES, stages, strict=True):
         table.add_row(name, f"{ms:,.2f}")
     table.add_section()
-    table.add_row(f"one after the other, on {device.label}", f"{serial * 1e3:,.1f}")
-    table.add_row("all in flight, four streams", f"{overlapped * 1e3:,.1f}")
+    table.add_row("all stages", f"{sum(stages):,.2f}")
     console.print(table)
-    longest = max(np.diff(turns), default=0.0) * 1e3
-    said = (
-        _compared(serial, overlapped),
-        f"Meanwhile the event loop had {len(turns):,} turns, the longest of {longest:.1f} ms.",
-        f"Same as NumPy and SciPy: levels exactly, edges of {BAND} rows within {worst:.1e} of 255.",
+    table = Table(title=f"while kernels ran on {device.label}")
+    for column in ("pictures", "ms", "turns of the event loop", "longest gap, ms"):
+        table.add_column(column, justify="left" if column == "pictures" else "right")
+    for name, made in (("one after the other", serial), ("all at once", concurrent)):
+        table.add_row(
+            name, f"{made.seconds * 1e3:,.1f}", f"{made.turns:,}", f"{made.gap * 1e3:.1f}"
+        )
+    console.print(table)
+    busy = min(sum(stages) / (serial.seconds * 1e3), 1.0)
+    console.print(compare(serial.seconds, concurrent.seconds, busy), highlight=False)
+
+
+def compare(serial: float, concurrent: float, busy: float) -> str:
+    """What processing all pictures at once brought, or cost, and why.
+
+    Args:
+        serial: seconds of one after the other.
+        concurrent: seconds of all at once.
+        busy: the share of the serial pass in which the device worked, 0 to 1.
+    """
+    why = (
+        f"One after the other, the device was already at work for {busy:.0%} of the time. What is "
+        "at once can only fill the rest, and what one kernel leaves free of the device"
     )
-    for line in said:
-        console.print(line, highlight=False)
-    for folder in sorted({p.target.parent for p in pictures}):
-        console.print(f"Before and after: {folder.resolve()}/*-before-after.png", highlight=False)
-
-
-def _compared(serial: float, overlapped: float) -> str:
-    """What it gains to have all pictures in flight, or costs."""
-    if overlapped < 0.95 * serial:
-        return f"All in flight took {overlapped / serial:.0%} of the time of one after the other."
-    return f"All in flight gained nothing here: {overlapped / serial:.0%} of one after the other."
+    if concurrent < serial * (1 - ALIKE):
+        return f"All at once took {1 - concurrent / serial:.0%} less time. {why}."
+    if concurrent <= serial * (1 + ALIKE):
+        return f"All at once gained nothing: both took about equally long. {why}."
+    return (
+        f"All at once was no gain here: it took {concurrent / serial - 1:.0%} longer. {why}; "
+        "kernels that run side by side share its processors, caches and memory."
+    )

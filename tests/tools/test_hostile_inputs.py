@@ -20,7 +20,7 @@ import numbasync as na
 from numbasync import backend, cache_folder
 from numbasync.errors import CallerError, DeviceUnavailableError
 from numbasync.testing.plugin import isolated, sanitizer
-from numbasync.tools import cli, cluster_images, demo
+from numbasync.tools import cli, cluster_images, demo_pictures
 
 
 def _png(path: Path, width: int, height: int, data: bytes = b"") -> Path:
@@ -43,7 +43,7 @@ def _png(path: Path, width: int, height: int, data: bytes = b"") -> Path:
 def test_a_picture_bomb_is_refused_before_it_is_read(tmp_path: Path, side: int) -> None:
     pytest.importorskip("PIL")
     with pytest.raises(CallerError, match=r"bomb\.png has more than .* pixels; make it smaller"):
-        demo.read_picture(_png(tmp_path / "bomb.png", side, side))
+        demo_pictures.read_picture(_png(tmp_path / "bomb.png", side, side))
 
 
 def test_a_damaged_picture_is_an_error(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_damaged_picture_is_an_error(tmp_path: Path) -> None:
         path = tmp_path / "cut.png"
         path.write_bytes(whole[:cut])
         with pytest.raises(CallerError, match=r"cut\.png"):
-            demo.read_picture(path)
+            demo_pictures.read_picture(path)
 
 
 def test_a_picture_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_picture_is_not_written_through_a_link(tmp_path: Path) -> None:
     precious, target = tmp_path / "precious", tmp_path / "result.png"
     precious.write_text("precious")
     target.symlink_to(precious)
-    demo.write_picture(np.zeros((4, 4, 3), np.uint8), target)
+    demo_pictures.write_picture(np.zeros((4, 4, 3), np.uint8), target)
     assert precious.read_text() == "precious" and not target.is_symlink()
     assert sorted(os.listdir(tmp_path)) == ["precious", "result.png"]
 
