@@ -25,6 +25,12 @@ class Node:
         name: the kernel's name, or `"upload"`, `"download"`, `"copy"`, `"fill"`
             or `"generate"`.
         after: the positions of the nodes that this one starts after.
+
+    Examples:
+        >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+        >>> graph = saxpy(z, 2.0, x).then(lambda r: na.fill(r.x, 0)).graph()
+        >>> [(node.kind, node.name, node.after) for node in graph.nodes]
+        [('kernel', 'saxpy', ()), ('memset', 'fill', (0,))]
     """
 
     position: int
@@ -42,6 +48,12 @@ class Topology:
         counts: the number of nodes of each kind.
         on_device: the same of the device's own graph, which may have other nodes: a `debug=True`
             kernel has further nodes, and a copy between layouts is a kernel.
+
+    Examples:
+        >>> z = await na.zeros(3)
+        >>> graph = na.fill(z, 1).graph()
+        >>> graph.topology().counts
+        {'memset': 1}
     """
 
     nodes: tuple[Node, ...]
@@ -102,6 +114,13 @@ class GraphStatistics:
         updates: number of calls of `update`, `set_args` and `recapture`.
         buffers: number of allocations that the graph uses and keeps alive.
         nbytes: bytes that were allocated for the graph when it was captured.
+
+    Examples:
+        >>> z = await na.zeros(3)
+        >>> graph = na.fill(z, 1).graph()
+        >>> _ = await graph.launch()
+        >>> graph.statistics()
+        GraphStatistics(nodes=1, launches=1, updates=0, buffers=1, nbytes=0)
     """
 
     nodes: int

@@ -54,7 +54,16 @@ from numbasync.tensors.tensor import Tensor
 
 @known
 class Launch(DeviceOp[LaunchResult]):
-    """One call of a kernel. Returns its arguments, as a named tuple in signature order."""
+    """One call of a kernel. Returns its arguments, as a named tuple in signature order.
+
+    Examples:
+        >>> op = saxpy(na.zeros(3), 2.0, na.ones(3))
+        >>> isinstance(op, na.Launch)
+        True
+        >>> result = await op
+        >>> await result.z.to_host()
+        array([2., 2., 2.], dtype=float32)
+    """
 
     __slots__ = (
         "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_plan", "_site", "_tensors",

@@ -56,6 +56,26 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
     | `op.async_on(stream)` | the caller | no; device data is valid in stream order only |
     | `op.schedule(policy)` | the policy, now; starts at the first await | no |
     | `na.spawn(op)` | the policy, now; starts now | no |
+
+    Examples:
+        >>> op = saxpy(na.zeros(4), 2.0, na.arange(4)).output().to_host()  # nothing runs yet
+        >>> op
+        <DeviceOp saxpy(z, a, x).output().to_host().then(itself), not run>
+        >>> await op
+        array([0., 2., 4., 6.], dtype=float32)
+
+        A chain of operations runs on one stream, in order:
+
+        >>> def add_again(result):
+        ...     return saxpy(result.z, 1.0, result.x)
+        >>> op = saxpy(na.zeros(4), 2.0, na.arange(4)).then(add_again)
+        >>> await op.output().to_host()
+        array([0., 3., 6., 9.], dtype=float32)
+
+        Without an event loop, `sync` waits:
+
+        >>> na.ones(2).to_host().sync()
+        array([1., 1.], dtype=float32)
     """
 
     is_link = False  # True: follows the operation `_first`; see `links`

@@ -52,6 +52,18 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         own_handle: `handle`, once it has been requested; None before.
 
     A tensor has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
+
+    Examples:
+        >>> t = await na.arange(6).reshape((2, 3))
+        >>> t.shape, t.dtype.name, t.nbytes
+        ((2, 3), 'float32', 24)
+        >>> column = t[:, 1]  # a view: no copy
+        >>> await column.to_host()
+        array([1., 4.], dtype=float32)
+        >>> await t.T.dup().to_host()
+        array([[0., 3.],
+               [1., 4.],
+               [2., 5.]], dtype=float32)
     """
 
     __slots__ = ()
@@ -157,7 +169,17 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
 
 @known
 class SharedTensor(NoOperators, Public):
-    """A tensor that several tasks read. A kernel call with it as an input returns this object."""
+    """A tensor that several tasks read. A kernel call with it as an input returns this object.
+
+    Examples:
+        >>> weights = (await na.ones(3)).shared()
+        >>> z = await na.zeros(3)
+        >>> result = await saxpy(z, 2.0, weights)
+        >>> result.x is weights
+        True
+        >>> await weights.to_host()
+        array([1., 1., 1.], dtype=float32)
+    """
 
     __slots__ = ("tensor",)
 
@@ -249,6 +271,13 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
 
     Raises:
         ShapeError, DTypeError: the shapes or the dtypes differ; raised by this call.
+
+    Examples:
+        >>> t = await na.zeros(3)
+        >>> t = await na.memcpy(t, np.arange(3, dtype=np.float32))  # an upload
+        >>> array = np.empty(3, np.float32)
+        >>> await na.memcpy(array, t)  # a download
+        array([0., 1., 2.], dtype=float32)
     """
     src = src.tensor if isinstance(src, SharedTensor) else plain(src)
     given = dst

@@ -31,6 +31,12 @@ class Injected:
         fault: the kind of fault.
         calls: the number of relevant calls so far.
         happened: whether the fault has happened.
+
+    Examples:
+        >>> with na.testing.inject(na.default_device(), "allocation", after=1) as injected:
+        ...     t = await na.zeros(3)
+        >>> injected.fault, injected.calls, injected.happened
+        ('allocation', 1, False)
     """
 
     def __init__(self, device: Device, fault: Fault, after: int) -> None:
@@ -106,6 +112,16 @@ def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
 
     Raises:
         CallerError: there is no such fault, or `after` is negative.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> with na.testing.inject(device, "allocation"):
+        ...     await na.zeros(3)
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.OutOfDeviceMemoryError: 12 bytes: an injected fault.
+        >>> (await na.zeros(3)).shape  # the next call succeeds
+        (3,)
     """
     if not is_one_of(fault, get_args(Fault)):
         kinds = ", ".join(repr(k) for k in get_args(Fault))

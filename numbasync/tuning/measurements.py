@@ -40,6 +40,13 @@ class TuningResult:
         low, high: their quartiles, or None.
         reason: why the configuration is wrong or illegal; else empty.
         chosen: calls with this key use the configuration.
+
+    Examples:
+        >>> tuned = na.autotune(saxpy, [{"threads": 32}, {"threads": 2048}], rounds=2)
+        >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+        >>> results = await tuned.tune(z, 2.0, x)
+        >>> [(r.status, r.chosen) for r in results]
+        [('measured', True), ('illegal', False)]
     """
 
     config: dict[str, Any]

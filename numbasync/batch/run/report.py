@@ -17,6 +17,17 @@ class BatchPlan(Public):
 
     Attributes:
         prepared: the plan that is described.
+
+    Examples:
+        >>> b = na.CommandBatch()
+        >>> x = b.upload(np.ones((64, 1000), np.float32))
+        >>> y = b.softmax(x * 2)
+        >>> print(b.plan())
+        | kernel | form | operations | reads | writes |
+        |---|---|---|---|---|
+        | 0 | row | mul max[1] sub exp sum[1] div | #0 float32 64x1000 | #7 float32 64x1000 |
+        <BLANKLINE>
+        - 512,000 bytes of device memory instead of 1,280,512.
     """
 
     def __init__(self, prepared: Prepared) -> None:

@@ -1,0 +1,88 @@
+"""The docstrings of the package and the examples in them, found in the sources."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import doctest
+import inspect
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numbasync as na
+
+PACKAGE = Path(str(na.__file__)).parent
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Each docstring of a file, with the qualified name that it belongs to (empty: the module) and
+    the number of its first line.
+    """
+    yield from _docstrings_of(ast.parse(path.read_text(encoding="utf-8")), "")
+
+
+def _docstrings_of(node: ast.AST, name: str) -> Iterator[tuple[str, str, int]]:
+    if isinstance(node, _Documented):
+        text = ast.get_docstring(node)
+        if text is not None:
+            yield name, text, node.body[0].lineno
+    for child in ast.iter_child_nodes(node):
+        own = getattr(child, "name", "") if isinstance(child, _Documented) else ""
+        yield from _docstrings_of(child, f"{name}.{own}".strip("."))
+
+
+def example_lines(path: Path) -> int:
+    """The number of lines that the examples in a file's docstrings have."""
+    parser = doctest.DocTestParser()
+    return sum(
+        example.source.count("\n") + example.want.count("\n")
+        for _, text, _ in docstrings(path)
+        for example in parser.get_examples(text)
+    )
+
+
+def examples(names: dict[str, Any]) -> Iterator[doctest.DocTest]:
+    """All examples of the package, one test a docstring, which sees `names`."""
+    parser = doctest.DocTestParser()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(("numbasync", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for name, text, line in docstrings(path):
+            if ">>>" in text:
+                whole = f"{module.removesuffix('.__init__')}.{name}".strip(".")
+                yield parser.get_doctest(text, dict(names), whole, str(path), line - 1)
+
+
+class Interpreter(doctest.DocTestRunner):
+    """Runs examples as `python -m asyncio` would: they may await."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        super().__init__(optionflags=FLAGS)
+        self._runner = runner
+
+    def execute(self, code: types.CodeType, names: dict[str, Any]) -> None:
+        """Run one example; what doctest calls `exec` for."""
+        try:
+            if code.co_flags & inspect.CO_COROUTINE:
+                self._runner.run(eval(code, names))
+            else:
+                exec(code, names)
+        except Exception as error:
+            # Where an operation was submitted; versions of doctest differ in what they show of it.
+            error.__dict__.pop("__notes__", None)
+            raise
+
+    def difference(self, test: doctest.DocTest) -> str:
+        """What doctest reports of a test; empty: all of it is as written."""
+        said: list[str] = []
+        saved = vars(doctest).get("exec", exec)
+        vars(doctest)["exec"] = self.execute
+        try:
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            self.run(test, compileflags=flags, out=said.append, clear_globs=True)
+        finally:
+            vars(doctest)["exec"] = saved
+        return "".join(said)
