@@ -50,6 +50,8 @@ from numba.cuda.core.errors import TypingError
 
 from numbasync.errors import MisalignedAccessError
 
+__all__ = ["is_aligned", "load", "store"]
+
 BYTES = (2, 4, 8, 16)
 
 _api: Any = extending  # of type Any: type checkers do not know what they define

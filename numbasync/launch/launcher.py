@@ -62,7 +62,10 @@ class Launcher(Public, Tokenized, Generic[P]):
         kernel: the Numba dispatcher.
         name: the kernel's name.
         names: `(name,)`, which submissions list.
+        label: the name with its parameters, `"saxpy(z, a, x)"`, as messages have it.
+        py_func: the kernel as a Python function.
         parameters: the kernel's parameters and their roles.
+        preconditions: the conditions on the arguments, as they were written.
         may_alias: outputs may share storage with other arguments.
         move_inputs: inputs on other devices are copied to the device of the outputs.
         Result: the type of the kernel's results, a named tuple.

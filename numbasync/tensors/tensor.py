@@ -171,6 +171,10 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
 class SharedTensor(NoOperators, Public):
     """A tensor that several tasks read. A kernel call with it as an input returns this object.
 
+    Attributes:
+        tensor: the tensor, whose storage is shared.
+        shape, dtype, device: those of the tensor.
+
     Examples:
         >>> weights = (await na.ones(3)).shared()
         >>> z = await na.zeros(3)

@@ -46,6 +46,7 @@ class TensorMap(NoOperators, Public):
 
     Attributes:
         tensor: the tensor.
+        shape, dtype, device: those of the tensor.
         box: the extents of a box, one for each axis.
         swizzle: bytes of a row of the box that are permuted in shared memory, or 0.
         mapped: what launches take.

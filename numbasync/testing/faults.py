@@ -22,6 +22,13 @@ from numbasync.errors import (
 )
 
 Fault: TypeAlias = Literal["allocation", "kernel", "device", "completion", "query"]
+"""The kinds of faults that `inject` injects.
+
+Examples:
+    >>> from typing import get_args
+    >>> get_args(na.testing.Fault)
+    ('allocation', 'kernel', 'device', 'completion', 'query')
+"""
 
 
 class Injected:

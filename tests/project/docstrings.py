@@ -8,6 +8,8 @@ import doctest
 import inspect
 import types
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,16 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def docstrings(path: Path) -> Iterator[tuple[str, str, int]]:
     """Each docstring of a file, with the qualified name that it belongs to (empty: the module) and
     the number of its first line.
     """
-    yield from _docstrings_of(ast.parse(path.read_text(encoding="utf-8")), "")
+    yield from _docstrings_of(_tree(path), "")
 
 
 def _docstrings_of(node: ast.AST, name: str) -> Iterator[tuple[str, str, int]]:
@@ -30,9 +37,55 @@ def _docstrings_of(node: ast.AST, name: str) -> Iterator[tuple[str, str, int]]:
         text = ast.get_docstring(node)
         if text is not None:
             yield name, text, node.body[0].lineno
+        for before, after in pairwise(node.body):  # of an alias of a type, the text below it
+            match before, after:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=alias)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    yield f"{name}.{alias}".strip("."), inspect.cleandoc(text), after.lineno
     for child in ast.iter_child_nodes(node):
         own = getattr(child, "name", "") if isinstance(child, _Documented) else ""
         yield from _docstrings_of(child, f"{name}.{own}".strip("."))
+
+
+def source_of(module: str) -> Path:
+    """The file of a module of this package."""
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def public_names(module: str) -> set[str]:
+    """The names that a module makes public: those of `__all__`; without it, what it imports as
+    `from x import y as y`, and its own functions and classes.
+    """
+    tree = _tree(source_of(module))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {a.name for a in node.names if a.asname == a.name}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")]):
+                return set(ast.literal_eval(node.value))
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                found.add(node.name)
+    return {name for name in found if not name.startswith("_")}
+
+
+def home(module: str, name: str) -> str:
+    """The qualified name of what a module calls `name`, where it is written: imports of this
+    package are followed. Nothing is imported, so that what needs other packages is found, too.
+    """
+    if source_of(f"{module}.{name}").exists():
+        return f"{module}.{name}"
+    tree = _tree(source_of(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numbasync"):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return home(str(node.module), alias.name)
+    return f"{module}.{name}"
 
 
 def example_lines(path: Path) -> int:

@@ -56,8 +56,7 @@ class BufferId(Public):
     Attributes:
         recorder: the recording that the id belongs to.
         number: the number of its node in the batch.
-        shape: of the value.
-        dtype: of the value.
+        shape, ndim, dtype: of the value.
 
     Examples:
         >>> b = na.CommandBatch()

@@ -100,7 +100,7 @@ def check_kernel(
           written by block (0, 0, 0), thread (0, 0, 0) (the last that changed it)
           blocks (1 block along x; # all wrong, + some, . none):
             #
-        again: check_kernel(saxpy, args, reference, seed=0)
+        again: ...
     """
     __tracebackhide__ = True
     if reference is not None and not callable(reference):

@@ -32,7 +32,7 @@ class KernelMismatch(KernelFailure):
           first at (0,): got 3.0, want 2.0: off by 1, 4.19e+06 ulp
           elements of shape (3,) (# all wrong, + some, . none):
             ###
-        again: check_kernel(saxpy, args, reference, seed=0)
+        again: ...
     """
 
 
@@ -54,7 +54,7 @@ class KernelRace(KernelFailure):
         Synchronise the threads in between, cuda.syncthreads(); or use cuda.atomic.
         ...
         kernel add_up on cpu:0, grid=1, block=4, threads in forward order
-        again: check_kernel(add_up, args, reference, grid=1, block=4, seed=0)
+        again: ...
     """
 
 
@@ -72,7 +72,7 @@ class OutOfBounds(KernelFailure):
             0): IndexError: index 4 is out of bounds for axis 0 of z, which has 4 (...)
         ...
         kernel shift on cpu:0, grid=1, block=4
-        again: check_kernel(shift, args, reference, grid=1, block=4, seed=0)
+        again: ...
     """
 
 
@@ -93,7 +93,7 @@ class UninitialisedRead(KernelFailure):
             cuda.syncthreads().
         ...
         kernel copy on cpu:0, grid=1, block=4, threads in forward order
-        again: check_kernel(copy, args, reference, grid=1, block=4, seed=0)
+        again: ...
     """
 
 
@@ -116,7 +116,7 @@ class BarrierDivergence(KernelFailure):
             outside the if.
         ...
         kernel wait on cpu:0, grid=1, block=4
-        again: check_kernel(wait, args, reference, grid=1, block=4, seed=0)
+        again: ...
     """
 
 
@@ -139,7 +139,7 @@ class InputModified(KernelFailure):
             of 4 elements of x, which is an input, were changed
           first at (0,): was 1.0, is 2.0
         Declare it na.KernelOutput, or do not write to it.
-        again: check_kernel(change, args, reference, grid=1, block=1, seed=0)
+        again: ...
     """
 
 
@@ -162,7 +162,7 @@ class MisalignedAccess(KernelFailure):
             cuda.shared.array(..., alignment=16). vectors.is_aligned tells.
         ...
         kernel load on cpu:0, grid=1, block=1
-        again: check_kernel(load, args, reference, grid=1, block=1, seed=0)
+        again: ...
     """
 
 

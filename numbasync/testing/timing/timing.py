@@ -72,7 +72,8 @@ class Paired:
         low, high: the quartiles of these ratios.
 
     Examples:
-        >>> pair = na.testing.do_bench_paired(lambda: na.zeros(9), lambda: na.ones(9), repeats=5, flush=0)
+        >>> factories = (lambda: na.zeros(9)), (lambda: na.ones(9))
+        >>> pair = na.testing.do_bench_paired(*factories, repeats=5, flush=0)
         >>> pair.first.ms > 0, pair.second.ms > 0
         (True, True)
     """
