@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
+from numbasync import notebook
 from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Command
@@ -296,6 +297,12 @@ class CudaGraph(Public, Generic[T]):
             len(self._recorded.steps), self._launches, self._updates,
             len(self._attached.storages), self._recorded.nbytes,
         )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        topology = self.topology()
+        nodes = described(topology.counts)
+        title = f"CudaGraph on {self.stream.device.label}: {nodes}; {self._launches} launches"
+        return notebook.tree(title, []) + topology._repr_svg_()
 
     def __repr__(self) -> str:
         counts = described(topology_of(self._recorded.commands, {}).counts)

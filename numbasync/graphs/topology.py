@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from numbasync import notebook
 from numbasync.backend.protocols import Command
 from numbasync.errors import MissingExtraError
 
@@ -86,6 +87,9 @@ class Topology:
             lines.append(f'  n{node.position} [label="{label}", shape={_SHAPES[node.kind]}];')
         lines += [f"  n{a} -> n{b};" for a, b in self.edges]
         return "\n".join([*lines, "}", ""])
+
+    def _repr_svg_(self) -> str:
+        return notebook.picture([node.name for node in self.nodes], self.edges)
 
     def to_png(self, path: str | Path) -> None:
         """Draw the graph to a PNG file, with Graphviz's `dot`.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from numbasync import notebook
 from numbasync.backend.executables import Executable
 from numbasync.backend.protocols import Dim3, Peaks
 
@@ -151,6 +152,10 @@ class Explanation:
         if memory is None or arithmetic is None:
             return None
         return "memory" if memory >= arithmetic else "arithmetic"
+
+    def _repr_html_(self) -> str:
+        columns = ("figure", "value", "source")
+        return notebook.table(f"{self.name} on {self.device}", self._rows(), columns)
 
     def __repr__(self) -> str:
         rows = list(self._rows())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from numbasync.device.callsite import call_site
@@ -98,6 +98,9 @@ class Zip(DeviceOp[tuple[Any, ...]]):
         self._ops = ops
         if stream is not None:
             self.stream = stream
+
+    def _inner(self) -> Iterable[tuple[str, Any]]:
+        return ((str(i), op) for i, op in enumerate(self._ops))
 
     @property
     def home(self) -> Home:

@@ -36,16 +36,16 @@ from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs
 from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
+from numbasync.ops.tree import HasTree
 from numbasync.ops.unfilled import check_not_read
 from numbasync.ops.value_methods import ValueMethods, itself
-from numbasync.public import Public
 
 T = TypeVar("T")
 U = TypeVar("U")
 MOST_VALUES = 65_536  # that unzip makes operations of
 
 
-class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Generic[T]):
+class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], HasTree, Generic[T]):
     """A lazy operation that gives a `T`. An operation runs once.
 
     | to run it | stream chosen by | blocks the thread |

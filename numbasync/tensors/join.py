@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,6 +101,9 @@ class Joined(DeviceOp[Tensor]):
         for op in ops:
             op.consume()
         self._unused = True
+
+    def _inner(self) -> Iterable[tuple[str, Any]]:
+        return ((str(i), part) for i, part in enumerate(self._parts) if is_op(part))
 
     @property
     def home(self) -> Home:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import layout, notebook
 from numbasync.arguments import shown, with_type
+from numbasync.device.access import is_busy
 from numbasync.device.device import Device
 from numbasync.errors import (
     DTypeError,
+    NumbasyncError,
     OperationError,
     ShapeError,
     SharedStorageError,
@@ -161,6 +164,12 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
                     return export(self, lent)
             raise no_attribute(self, name)
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what is known of the tensor without waiting. Its elements are not shown:
+        to read them is a copy that waits for the device, and stops the loop meanwhile.
+        """
+        return notebook.table("Tensor", _facts(self))
+
     def __repr__(self) -> str:
         where = "meta" if self.device is None else self.device.label
         state = ", moved" if self.own_storage is None and self.device is not None else ""
@@ -249,8 +258,33 @@ class SharedTensor(NoOperators, Public):
             partition.tensor = self.tensor.take()  # only now: a wrong tile changes nothing
             return partition
 
+    def _repr_html_(self) -> str:
+        return notebook.table("SharedTensor", _facts(self.tensor))
+
     def __repr__(self) -> str:
         return f"<SharedTensor {self.shape} {self.dtype}>"
+
+
+def _facts(t: Tensor) -> list[tuple[str, object]]:
+    """What is known of a tensor without waiting: names and values."""
+    where = "none, of na.meta" if t.device is None else t.device.label
+    return [
+        ("shape", t.shape), ("dtype", t.dtype), ("bytes", f"{t.nbytes:,}"), ("device", where),
+        ("state", _state(t)),
+    ]  # fmt: skip
+
+
+def _state(t: Tensor) -> str:
+    if t.device is None:
+        return "no memory"
+    if t.own_storage is None:
+        return "moved by take()"
+    writer = t.own_storage.writer
+    with suppress(NumbasyncError):  # of a device that is lost: then it is not known
+        if writer is not None and not writer.done and is_busy(writer):
+            return "being written by work in flight"
+        return "ready"
+    return "not known"
 
 
 def writable(t: Tensor, what: str) -> Tensor:

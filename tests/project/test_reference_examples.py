@@ -80,13 +80,10 @@ def test_the_examples_give_what_they_say(
     granted = {**names, "client": client}
     tests = [test for test in docstrings.examples(granted) if not needs(test.docstring or "")]
     assert len(tests) > 180
-    found = []
     with na.use_device("cpu"), asyncio.Runner() as runner, warnings.catch_warnings():
         warnings.simplefilter("error")
         interpreter = docstrings.Interpreter(runner)
-        for test in tests:
-            found.append(interpreter.difference(test))
-    different = "".join(found)
+        different = "".join(map(interpreter.difference, tests))
     assert different == "", different
 
 

@@ -4,12 +4,15 @@ picture.
 
 from __future__ import annotations
 
+from numbasync import notebook
 from numbasync.arguments import as_whole, shown, with_type
 from numbasync.batch.codegen.choose import form
 from numbasync.batch.record.nodes import CONSTANT, INPUT
 from numbasync.batch.run.plan import Prepared
 from numbasync.errors import CallerError
 from numbasync.public import Public
+
+COLUMNS = ("kernel", "form", "operations", "reads", "writes")
 
 
 class BatchPlan(Public):
@@ -89,8 +92,7 @@ class BatchPlan(Public):
 
     def table(self) -> str:
         """The kernels and the reasons, as Markdown."""
-        titles = ("kernel", "form", "operations", "reads", "writes")
-        lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+        lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join(row)} |" for row in self.rows()]
         lines += ["", *(f"- {why}" for why in self.reasons())]
         memory = f"{self.peak_bytes:,} bytes of device memory"
@@ -150,6 +152,11 @@ class BatchPlan(Public):
 
     def _list(self, numbers: list[int]) -> str:
         return ", ".join(f"{self._name(n)} {self._kind(n)}" for n in numbers) or "-"
+
+    def _repr_html_(self) -> str:
+        memory = f"{self.peak_bytes:,} bytes of device memory"
+        plan = notebook.table(f"BatchPlan: {memory}", self.rows(), COLUMNS)
+        return plan + notebook.tree("", [(why, []) for why in self.reasons()])
 
     def __str__(self) -> str:
         return self.table()
