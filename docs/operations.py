@@ -6,6 +6,8 @@ import griffe
 
 from numbasync.public import NAMES
 
+SPECIAL = ("__init__", "__call__", "__getitem__")  # methods that are shown, too
+
 
 class Operations(griffe.Extension):
     """Leaves the first parameter of functions out that are decorated with `operation`: operations
@@ -33,8 +35,10 @@ class PublicMembers(griffe.Extension):
             members = kind.all_members
             found[name] = kind, {n: members[n] for n in members if n in listed}
         for kind, members in found.values():
-            for name in [n for n in kind.members if n not in members and not n.startswith("_")]:
+            others = [n for n in kind.members if n not in members and n not in SPECIAL]
+            for name in others:
                 del kind.members[name]
+            kind.bases = []  # which are how it is made
             for line, (name, member) in enumerate(members.items()):
                 if member.inherited:  # behind the class's own, which are in the order of the source
                     kind.members[name] = griffe.Alias(

@@ -45,6 +45,9 @@ class Event(Public):
     Awaiting an event, and `query()`, refer to the last `record`. An event that was never recorded
     counts as passed.
 
+    Attributes:
+        device: the event's device.
+
     Examples:
         >>> device = na.default_device()
         >>> stream = device.new_stream()

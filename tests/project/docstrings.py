@@ -73,19 +73,25 @@ def public_names(module: str) -> set[str]:
     return {name for name in found if not name.startswith("_")}
 
 
+@cache
+def _imported(module: str) -> dict[str, tuple[str, str]]:
+    """What a module imports from this package: names, with module and name there."""
+    return {
+        alias.asname or alias.name: (str(node.module), alias.name)
+        for node in ast.walk(_tree(source_of(module)))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numbasync")
+        for alias in node.names
+    }
+
+
 def home(module: str, name: str) -> str:
     """The qualified name of what a module calls `name`, where it is written: imports of this
     package are followed. Nothing is imported, so that what needs other packages is found, too.
     """
     if source_of(f"{module}.{name}").exists():
         return f"{module}.{name}"
-    tree = _tree(source_of(module))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numbasync"):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return home(str(node.module), alias.name)
-    return f"{module}.{name}"
+    found = _imported(module).get(name)
+    return f"{module}.{name}" if found is None else home(*found)
 
 
 def example_lines(path: Path) -> int:

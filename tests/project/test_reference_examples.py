@@ -73,6 +73,7 @@ def needs(source: str) -> str | None:
     return next((n for n in needed if n in OPTIONAL and find_spec(n) is None), None)
 
 
+@pytest.mark.may_leave("some examples set pools and policies, and lose a device")
 def test_the_examples_give_what_they_say(
     names: dict[str, Any], client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
