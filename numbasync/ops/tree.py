@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from numbasync import notebook
-from numbasync.ops.value_methods import itself
 from numbasync.public import Public
 
+HIDDEN = ".then(itself)"  # a step of `op.to_host()` and its kin, which no program writes
 MOST_LEVELS = 12  # that are shown, of operations inside of one another
+MOST_PARTS = 50  # that are shown, of one operation
 MOST_LINKS = 50  # that are shown, of one chain
 
 
@@ -32,14 +33,16 @@ def entries_of(op: Any, name: str = "", level: int = 0) -> list[notebook.Entry]:
     """The entries of an operation: what gives its value, and then each combinator behind it."""
     links = []
     while op.is_link:
-        if getattr(op, "_then", None) is not itself:  # which no program writes
-            links.append(op._suffix())
+        links.append(op._suffix())
         op = op._first
     text = f"{name}: {op}" if name else str(op)
     if level >= MOST_LEVELS:
         return [(f"{text} ...", [])]
-    below = [e for n, inner in op._inner() for e in entries_of(inner, n, level + 1)]
-    links.reverse()
+    parts = list(op._inner())
+    below = [e for n, inner in parts[:MOST_PARTS] for e in entries_of(inner, n, level + 1)]
+    if len(parts) > MOST_PARTS:
+        below.append((f"... {len(parts) - MOST_PARTS} more", []))
+    links = [link for link in links[::-1] if link != HIDDEN]
     if len(links) > MOST_LINKS:
         links[MOST_LINKS:] = [f"... {len(links) - MOST_LINKS} more"]
     return [(text, below), *((link, []) for link in links)]

@@ -29,7 +29,8 @@ def test_a_module_is_one_concept_and_says_which() -> None:
     """400 lines, without the examples of its docstrings, which are part of the reference."""
     for path in SOURCES:
         text = path.read_text()
-        assert len(text.splitlines()) - docstrings.example_lines(path) <= 400, path
+        lines = len(text.splitlines())
+        assert lines <= 400 or lines - docstrings.example_lines(path) <= 400, path
         assert text.startswith('"""'), path
 
 

@@ -99,6 +99,10 @@ def test_a_long_or_deep_operation_is_cut_off() -> None:
     shown = entries(op._repr_html_())
     assert len(shown) == 52 and shown[-1] == ("... 50 more", [])
     assert op.sync() == 100
+    wide = na.zip(*map(na.value, range(70)))
+    ((_, parts),) = entries(wide._repr_html_())
+    assert len(parts) == 51 and parts[-1] == ("... 20 more", [])
+    wide.suppress_warning()
     deep: na.DeviceOp[Any] = na.value(0)
     for _ in range(30):
         deep = na.zip(deep)
