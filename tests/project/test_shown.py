@@ -164,3 +164,12 @@ def test_a_picture_of_many_nodes_is_cut_off() -> None:
     assert picture.count("<rect") == notebook.MOST_NODES
     assert f"{count} nodes" in text_of(picture)
     assert len(re.findall("<path", picture)) == 2 * (notebook.MOST_NODES - 1)
+
+
+def test_ipython_shows_it() -> None:
+    formatters = pytest.importorskip("IPython.core.formatters", reason="IPython is not installed")
+    op = na.value(1)
+    for one in (na.zeros(3).sync(), op, na.fill(na.zeros(3).sync(), 1).graph().topology()):
+        shown, _ = formatters.DisplayFormatter().format(one)
+        assert shown.keys() >= {"text/plain"} and len(shown) == 2, shown.keys()
+    op.suppress_warning()
