@@ -86,27 +86,58 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         return (self[i] for i in range(len(self)))
 
     def reshape(self, *shape: Any) -> Tensor:
-        """A view with another shape of the same size; one extent may be -1."""
+        """A view with another shape of the same size; one extent may be -1.
+
+        Examples:
+            >>> t = await na.arange(6)
+            >>> t.reshape(2, -1).shape
+            (2, 3)
+        """
         requested = shape[0] if len(shape) == 1 else shape
         return self._view(layout.reshape(self._layout, requested, self.dtype.itemsize))
 
     def reinterpret(self, dtype: Any) -> Tensor:
-        """A view of the same bytes as elements of another type."""
+        """A view of the same bytes as elements of another type.
+
+        Examples:
+            >>> t = await na.ones(2)
+            >>> t.reinterpret(np.uint32).dtype.name
+            'uint32'
+        """
         to = layout.check_dtype(dtype)
         return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, to.itemsize), to)
 
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
-        """The tensor cut into tiles, one per block; a launch writes the tensor in place."""
+        """The tensor cut into tiles, one per block; a launch writes the tensor in place.
+
+        Examples:
+            >>> (await na.zeros((16, 17))).partition((4, 5)).grid
+            (4, 4)
+        """
         return Partition(self, tile)
 
     def partition_prefix(self, tile: int | tuple[int, ...]) -> Partition:
-        """`partition` for a launch whose grid may cover fewer tiles; the rest is not touched."""
+        """`partition` for a launch whose grid may cover fewer tiles; the rest is not touched.
+
+        Examples:
+            >>> z = await na.zeros(10)
+            >>> _ = await saxpy[1, 4](z.partition_prefix(4), 2.0, na.ones(10))  # one block of three
+            >>> await z.to_host()
+            array([2., 2., 2., 2., 0., 0., 0., 0., 0., 0.], dtype=float32)
+        """
         return Partition(self, tile, exact=False)
 
     # --- ownership ---
 
     def take(self) -> Tensor:
-        """Move the storage to a new handle; this one then raises MovedError."""
+        """Move the storage to a new handle; this one then raises MovedError.
+
+        Examples:
+            >>> t = await na.zeros(3)
+            >>> moved = t.take()
+            >>> t, moved
+            (<Tensor (3,) float32 on cpu:0, moved>, <Tensor (3,) float32 on cpu:0>)
+        """
         moved = Tensor(self.device, self.storage, self._layout, self.dtype, self.source)
         moment = submission_queue.now(keep=self.storage)
         if moment is not None:  # queued operations were submitted while this was the handle
@@ -115,26 +146,58 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         return moved
 
     def shared(self) -> SharedTensor:
-        """A handle for several readers; no launch may write the tensor while they hold it."""
+        """A handle for several readers; no launch may write the tensor while they hold it.
+
+        Examples:
+            >>> weights = (await na.ones(3)).shared()
+            >>> weights
+            <SharedTensor (3,) float32>
+        """
         return SharedTensor(self._view(self._layout))
 
     # --- copies ---
 
     @compiled
     def to_host(self) -> DeviceOp[HostArray]:
-        """An operation that returns the elements as a new NumPy array."""
+        """An operation that returns the elements as a new NumPy array.
+
+        Examples:
+            >>> t = await na.arange(3)
+            >>> await t.to_host()
+            array([0., 1., 2.], dtype=float32)
+        """
         return ToHost(self)
 
     def dup(self) -> DeviceOp[Tensor]:
-        """An operation that returns a contiguous copy in storage of its own."""
+        """An operation that returns a contiguous copy in storage of its own.
+
+        Examples:
+            >>> t = await na.arange(6).reshape((2, 3))
+            >>> column = await t[:, 1].dup()
+            >>> column.is_contiguous, t[:, 1].is_contiguous
+            (True, False)
+        """
         return Convert(self, self.dtype)
 
     def copy_from(self, src: Tensor | SharedTensor | HostArray) -> DeviceOp[Tensor]:
-        """An operation that copies the elements of `src` into this tensor; see `memcpy`."""
+        """An operation that copies the elements of `src` into this tensor; see `memcpy`.
+
+        Examples:
+            >>> t = await na.zeros(3)
+            >>> _ = await t.copy_from(np.arange(3, dtype=np.float32))
+            >>> await t.to_host()
+            array([0., 1., 2.], dtype=float32)
+        """
         return memcpy(self, src)
 
     def copy_to(self, dst: Tensor | HostArray) -> DeviceOp[Any]:
-        """An operation that copies the elements to `dst` and returns `dst`; see `memcpy`."""
+        """An operation that copies the elements to `dst` and returns `dst`; see `memcpy`.
+
+        Examples:
+            >>> t = await na.arange(3)
+            >>> await t.copy_to(np.empty(3, np.float32))
+            array([0., 1., 2.], dtype=float32)
+        """
         return memcpy(dst, self)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
