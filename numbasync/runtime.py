@@ -54,6 +54,14 @@ def run(main: Awaitable[T], *, debug: bool | None = None, eager_tasks: bool = Fa
         CallerError: `main` cannot be awaited, `debug` or `eager_tasks` is no truth value, or this
             Python has no eager tasks.
         StateError: an event loop runs on this thread already, as in a notebook.
+
+    Examples:
+        >>> async def main():
+        ...     z = await na.zeros(4)
+        ...     await saxpy(z, 2.0, np.ones(4, np.float32))
+        ...     return await z.to_host()
+        >>> na.run(main())
+        array([2., 2., 2., 2.], dtype=float32)
     """
     if not inspect.isawaitable(main):
         raise CallerError(
@@ -123,6 +131,12 @@ class Runtime:
         device: the thread's current device; default: the default device.
 
     Entering the block raises DeviceError if the thread cannot be started; it can be entered again.
+
+    Examples:
+        >>> async with na.Runtime() as rt:
+        ...     z = await rt.run(na.ones(3))
+        ...     print(await rt.run(z.to_host()), await rt.call(sum, [1, 2]))
+        [1. 1. 1.] 3
     """
 
     def __init__(self, device: Device | None = None) -> None:
@@ -321,6 +335,13 @@ async def warm_up(*kernels: Launcher[Any] | DeviceOp[None]) -> None:
         OperationError: one of `kernels` is something else. Nothing has run then.
         DeviceUnavailableError: NUMBASYNC_DEVICE names a device that cannot be used.
         KernelCompileError: a kernel cannot be compiled.
+
+    Examples:
+        >>> await na.warm_up(saxpy.compile(na.meta(1), 2.0, na.meta(1)))
+        >>> compiled = na.compile_count()
+        >>> _ = await saxpy(na.zeros(3), 2.0, na.ones(3))
+        >>> na.compile_count() - compiled
+        0
     """
     with suppress_unused_warnings(kernels):
         for kernel in kernels:

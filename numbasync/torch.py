@@ -24,6 +24,8 @@ from numbasync.launch.parameters import Parameter, Role
 from numbasync.launch.plan import DEFAULT
 from numbasync.tensors.import_array import as_tensor
 
+__all__ = ["custom_op", "stream"]
+
 
 def _pytorch() -> Any:
     try:
@@ -58,6 +60,13 @@ def stream(device: Device | None = None) -> Iterator[Stream]:
     Raises:
         StateError: PyTorch captures its stream for a graph; see `@na.launcher(stream="caller")`.
         CallerError: `device` is no device.
+
+    Examples:
+        >>> z = await na.zeros(3)
+        >>> with na.torch.stream():
+        ...     future = na.spawn(saxpy(z, 2.0, na.ones(3)))
+        >>> await z.to_host()  # the block has put PyTorch's stream behind the launch
+        array([2., 2., 2.], dtype=float32)
     """
     device = default_device() if device is None else chosen_device(device, "na.torch.stream")
     if device not in devices("cuda"):
@@ -172,6 +181,18 @@ def custom_op(
     Raises:
         LauncherError: the kernel has tiles, or writes nothing; or a name fits no parameter.
         ImportError: PyTorch is not installed.
+
+    Examples:
+        >>> import torch
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def scaled(z: na.KernelOutput, x: na.KernelInput, a: float):
+        ...     i = cuda.grid(1)
+        ...     if i < z.shape[0]:
+        ...         z[i] = a * x[i]
+        >>> scale = na.torch.custom_op(scaled, "mine::scale")
+        >>> scale(torch.ones(3), 2.0)
+        tensor([2., 2., 2.])
     """
     torch = _pytorch()
     for given in (kernel, backward):

@@ -25,6 +25,19 @@ raises `MisalignedAccessError`. Tensors begin at such addresses, views of them n
 `cuda.shared.array(64, float32, alignment=16)`.
 
 Outside of kernels the functions do the same with NumPy arrays.
+
+Examples:
+    >>> from numbasync import vectors
+    >>> @na.launcher
+    ... @cuda.jit
+    ... def add(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+    ...     i = 4 * cuda.grid(1)
+    ...     if i + 4 <= z.shape[0]:
+    ...         a, b = vectors.load(x, i, 4), vectors.load(y, i, 4)
+    ...         vectors.store(z, i, (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]))
+    >>> result = await add.forall(2)(na.zeros(8), na.arange(8), na.ones(8))
+    >>> await result.z.to_host()
+    array([1., 2., 3., 4., 5., 6., 7., 8.], dtype=float32)
 """
 
 from __future__ import annotations
@@ -36,6 +49,8 @@ from numba.cuda import cgutils, extending, types
 from numba.cuda.core.errors import TypingError
 
 from numbasync.errors import MisalignedAccessError
+
+__all__ = ["is_aligned", "load", "store"]
 
 BYTES = (2, 4, 8, 16)
 
@@ -57,6 +72,12 @@ def load(array: Any, index: Any, count: int) -> tuple[Any, ...]:
             of it; the message says what it can.
         OutOfBoundsError: an element is outside of the array. On the CPU device only.
         MisalignedAccessError: the address is no multiple of the bytes. On the CPU device only.
+
+    Examples:
+        >>> from numbasync import vectors
+        >>> x = np.arange(8, dtype=np.float32)
+        >>> vectors.load(x, 4, 4)
+        (np.float32(4.0), np.float32(5.0), np.float32(6.0), np.float32(7.0))
     """
     first = _first(array, index, count)
     if not is_aligned(array, index, count):
@@ -74,6 +95,13 @@ def store(array: Any, index: Any, values: tuple[Any, ...]) -> None:
 
     Raises:
         KernelCompileError, OutOfBoundsError, MisalignedAccessError: as `load`.
+
+    Examples:
+        >>> from numbasync import vectors
+        >>> z = np.zeros(8, np.float32)
+        >>> vectors.store(z, 4, (1, 2, 3, 4))
+        >>> z
+        array([0., 0., 0., 0., 1., 2., 3., 4.], dtype=float32)
     """
     first = _first(array, index, len(values))
     if not is_aligned(array, index, len(values)):
@@ -89,6 +117,12 @@ def is_aligned(array: Any, index: Any, count: int) -> bool:
         array: C-contiguous.
         index: of the first element: an integer, or a tuple of one for each axis.
         count: an int that is written there, or a global one.
+
+    Examples:
+        >>> from numbasync import vectors
+        >>> x = np.zeros(8, np.float32)
+        >>> vectors.is_aligned(x, 0, 4), vectors.is_aligned(x, 1, 4)
+        (True, False)
     """
     moved = sum(i * s for i, s in zip(_position(array, index), array.strides, strict=True))
     return bool((array.ctypes.data + moved) % (count * array.itemsize) == 0)

@@ -50,6 +50,7 @@ SLOW = (
     "test_cluster_demo.py", "test_ray_actors.py", "test_bench_clusters.py", "test_damaged_cache.py",
     "test_site.py", "test_large_extents.py", "test_first_operation.py", "test_every_place.py",
     "test_error_page.py", "test_bench_command.py",
+    "test_reference_examples.py",
 )  # fmt: skip
 SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")
 

@@ -26,6 +26,11 @@ class Limits:
         tensor_cores: which operations of `numbasync.tensor_cores` kernels may use: "none", "warps"
             (`mma`, `copy_async`), "warpgroups" (all); or "emulated": all, for tests, slowly.
         max_cluster: blocks of a cluster; 1 where there are no clusters.
+
+    Examples:
+        >>> limits = na.default_device().limits
+        >>> limits.max_threads_per_block, limits.max_shared_bytes, limits.warp_size
+        (1024, 49152, 32)
     """
 
     max_threads_per_block: int
@@ -48,6 +53,11 @@ class Peaks:
         bytes_per_second: of the device's memory; None if it is not known.
         flops_per_second: by type of float, such as `"float32"`; a missing type is not known.
         source: the calculation, or the reason why there is none.
+
+    Examples:
+        >>> peaks = saxpy.explain(na.meta(1000), 2.0, na.meta(1000)).peaks
+        >>> peaks.bytes_per_second, peaks.source
+        (None, 'not known on this device')
     """
 
     bytes_per_second: float | None = None
@@ -57,7 +67,14 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """Bytes of one pool: allocated to users and reserved from the system, each now and at peak."""
+    """Bytes of one pool: allocated to users and reserved from the system, each now and at peak.
+
+    Examples:
+        >>> t = await na.zeros(1000)
+        >>> stats = na.default_device().memory_stats()
+        >>> stats.used_current >= t.nbytes and stats.used_high >= stats.used_current
+        True
+    """
 
     used_current: int
     used_high: int

@@ -12,6 +12,13 @@ import numpy as np
 from numbasync.backend.device_facts import Dim3
 
 ThreadOrder: TypeAlias = Literal["forward", "reverse", "shuffled"]
+"""The orders of blocks and threads in which `checked` runs kernels.
+
+Examples:
+    >>> from typing import get_args
+    >>> get_args(na.testing.ThreadOrder)
+    ('forward', 'reverse', 'shuffled')
+"""
 
 
 class Writers(NamedTuple):

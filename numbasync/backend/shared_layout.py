@@ -72,6 +72,11 @@ class SharedLayout:
     Attributes:
         arrays: name, dtype, shape, and offset in bytes of each array, in the order of declaration.
         align: alignment of dynamic shared memory, in bytes.
+
+    Examples:
+        >>> layout = na.shared_layout(a=(np.float32, 32), b=(np.float16, (8, 8)))
+        >>> [(array.name, array.shape, array.offset) for array in layout.arrays]
+        [('a', (32,), 0), ('b', (8, 8), 128)]
     """
 
     arrays: tuple[SharedArray, ...]
@@ -158,6 +163,22 @@ def shared_layout(
     Raises:
         LauncherError: arrays overlap, a name is taken, or an array is not declared as a pair.
         ShapeError, DTypeError: shared memory holds no array of that shape or dtype.
+
+    Examples:
+        >>> LAYOUT = na.shared_layout(rows=(np.float32, (4, 5)), counts=(np.int32, 4))
+        >>> dict(LAYOUT.offsets), LAYOUT.nbytes
+        ({'rows': 0, 'counts': 80}, 96)
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def reverse(z: na.KernelOutput):
+        ...     counts = LAYOUT.counts
+        ...     i = cuda.threadIdx.x
+        ...     counts[i] = z[i]
+        ...     cuda.syncthreads()
+        ...     z[i] = counts[3 - i]
+        >>> result = await reverse[1, 4](na.arange(4, dtype=np.int32))
+        >>> await result.z.to_host()
+        array([3, 2, 1, 0], dtype=int32)
     """
     if not arrays:
         raise LauncherError(

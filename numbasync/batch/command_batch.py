@@ -59,6 +59,15 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         transfers: arrays copied to the device and back: `uploads` and `downloads`.
         kernels_launched: the number of kernels launched so far.
         num_operations: the number of operations recorded.
+
+    Examples:
+        >>> b = na.CommandBatch()
+        >>> x = b.upload(np.array([-1, 0, 1, 2], np.float32))
+        >>> y = b.scale(b.relu(x), 2.0) + x
+        >>> await b.compute(y)
+        array([-1.,  0.,  3.,  6.], dtype=float32)
+        >>> b.kernels_launched
+        1
     """
 
     # The values of most batches are class attributes.

@@ -62,6 +62,13 @@ def all_reduce(
         RankLostError: when awaited: another process of the group has ended.
         CollectiveTimeoutError: when awaited: another process has not called this in time.
         CollectiveError: when awaited: another process has called something else.
+
+    Examples:
+        >>> devices = na.devices("cpu")[:2]
+        >>> parts = await na.scatter(np.arange(4, dtype=np.float32), devices)  # [0, 1] and [2, 3]
+        >>> sums = await na.collective.all_reduce(parts)
+        >>> [(await t.to_host()).tolist() for t in sums]
+        [[2.0, 4.0], [2.0, 4.0]]
     """
     if comm is None:
         tensors = local.checked_parts(_listed(parts), "all_reduce")
@@ -85,6 +92,13 @@ def reduce_scatter(
     """The reduction of all parts, of which each device gets an equal part of the first axis.
 
     Args and errors: as of `all_reduce`.
+
+    Examples:
+        >>> devices = na.devices("cpu")[:2]
+        >>> parts = await na.scatter(np.arange(4, dtype=np.float32), devices)  # [0, 1] and [2, 3]
+        >>> sums = await na.collective.reduce_scatter(parts)
+        >>> [(await t.to_host()).tolist() for t in sums]
+        [[2.0], [4.0]]
     """
     if comm is None:
         tensors = local.checked_parts(_listed(parts), "reduce_scatter")
@@ -97,7 +111,15 @@ def all_gather(parts: Parts) -> DeviceOp[Tensors]: ...
 @overload
 def all_gather(parts: Tensor, *, comm: Communicator) -> DeviceOp[Tensor]: ...
 def all_gather(parts: Any, *, comm: Communicator | None = None) -> DeviceOp[Any]:
-    """All parts, joined along the first axis, on every device. Errors: as of `all_reduce`."""
+    """All parts, joined along the first axis, on every device. Errors: as of `all_reduce`.
+
+    Examples:
+        >>> devices = na.devices("cpu")[:2]
+        >>> parts = await na.scatter(np.arange(4, dtype=np.float32), devices)  # [0, 1] and [2, 3]
+        >>> whole = await na.collective.all_gather(parts)
+        >>> [(await t.to_host()).tolist() for t in whole]
+        [[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]]
+    """
     if comm is None:
         tensors = local.checked_parts(_listed(parts), "all_gather")
         group_ops.check_rows(tensors[0])
@@ -115,6 +137,13 @@ def broadcast(parts: Any, root: int = 0, *, comm: Communicator | None = None) ->
     Args:
         root: the number of the device, or the rank, that has the elements.
         parts and errors: as of `all_reduce`.
+
+    Examples:
+        >>> devices = na.devices("cpu")[:2]
+        >>> parts = await na.scatter(np.arange(4, dtype=np.float32), devices)  # [0, 1] and [2, 3]
+        >>> copies = await na.collective.broadcast(parts, root=1)
+        >>> [(await t.to_host()).tolist() for t in copies]
+        [[2.0, 3.0], [2.0, 3.0]]
     """
     if comm is None:
         tensors = local.checked_parts(_listed(parts), "broadcast")

@@ -199,6 +199,13 @@ class Communicator:
     Raises:
         CallerError: `key` is no key, the group has no such rank, or the time is not positive.
         CollectiveTimeoutError: not every process has come in time.
+
+    Examples:
+        >>> key = na.collective.new_key(1)
+        >>> comm = na.collective.Communicator(key, rank=0)
+        >>> comm.rank, comm.size
+        (0, 1)
+        >>> comm.close()
     """
 
     def __init__(

@@ -58,6 +58,11 @@ class GroupKey:
     Attributes:
         folder: a folder of this user's, in which rank 0 listens.
         size: the number of ranks.
+
+    Examples:
+        >>> key = na.collective.new_key(1)  # pickled to each process of the group
+        >>> key.size
+        1
     """
 
     folder: str
@@ -71,6 +76,13 @@ def new_key(size: int) -> GroupKey:
     Raises:
         CallerError: `size` is not a positive whole number, the system has no Unix sockets, or the
             folder for temporary files is missing, or has too long a name for them.
+
+    Examples:
+        >>> key = na.collective.new_key(1)
+        >>> with await na.collective.connect(key, rank=0) as comm:
+        ...     total = await na.collective.all_reduce(await na.ones(2), comm=comm)
+        >>> await total.to_host()
+        array([1., 1.], dtype=float32)
     """
     size = check_whole(size, "size, the ranks of a group,", 1, MOST_RANKS)
     if not hasattr(socket, "AF_UNIX") or not hasattr(socket, "send_fds"):

@@ -37,7 +37,17 @@ from numbasync.threads import call
 async def connect(
     key: GroupKey, rank: int, device: Device | None = None, timeout: float = 30.0
 ) -> Communicator:
-    """`Communicator(key, rank, device, timeout)`, without blocking the event loop."""
+    """`Communicator(key, rank, device, timeout)`, without blocking the event loop.
+
+    Examples:
+        >>> key = na.collective.new_key(2)
+        >>> connecting = (na.collective.connect(key, rank) for rank in range(2))  # one a process
+        >>> first, second = await asyncio.gather(*connecting)
+        >>> first.rank, second.rank, first.size
+        (0, 1, 2)
+        >>> first.close(), second.close()
+        (None, None)
+    """
     make = partial(Communicator, key, rank, device, timeout)
     return await asyncio.wrap_future(call(make, f"connecting rank {shown(rank)} of a group"))
 
@@ -228,6 +238,17 @@ def send(tensor: Tensor, to: int, comm: Communicator) -> DeviceOp[None]:
         CallerError: there is no such rank, or it is this one; `comm` is no communicator.
         DTypeError: `tensor` is no tensor.
         As `all_reduce`, when awaited.
+
+    Examples:
+        >>> key = na.collective.new_key(2)
+        >>> connecting = (na.collective.connect(key, rank) for rank in range(2))  # one a process
+        >>> first, second = await asyncio.gather(*connecting)
+        >>> sent = na.spawn(na.collective.send(await na.arange(3), to=1, comm=first))
+        >>> t = await na.collective.recv(3, source=0, comm=second)
+        >>> await t.to_host()
+        array([0., 1., 2.], dtype=float32)
+        >>> first.close(), second.close()
+        (None, None)
     """
     checked(tensor, "send", comm)
     channel = comm.channel(comm.rank, check_other(to, comm, "to of send"))
@@ -253,6 +274,17 @@ def recv(
         ShapeError, DTypeError: a tensor cannot have that shape or dtype.
         OutOfDeviceMemoryError: the device has less memory than that.
         As `send`.
+
+    Examples:
+        >>> key = na.collective.new_key(2)
+        >>> connecting = (na.collective.connect(key, rank) for rank in range(2))  # one a process
+        >>> first, second = await asyncio.gather(*connecting)
+        >>> sent = na.spawn(na.collective.send(await na.ones((2, 2)), to=1, comm=first))
+        >>> t = await na.collective.recv((2, 2), source=0, comm=second)
+        >>> t.shape
+        (2, 2)
+        >>> first.close(), second.close()
+        (None, None)
     """
     check_comm(comm, "recv")
     source = check_other(source, comm, "source of recv")

@@ -39,6 +39,14 @@ def map_blocks(
     Raises:
         OperationError: `function` is none; computing: it returns no operation, or one that gives no
             tensor.
+
+    Examples:
+        >>> import dask.array as da
+        >>> def twice(block):
+        ...     return na.zeros(block.shape).then(lambda z: saxpy(z, 2.0, block)).output()
+        >>> x = da.ones(6, chunks=3, dtype=np.float32)
+        >>> na.dask.map_blocks(twice, x, dtype=np.float32).compute()
+        array([2., 2., 2., 2., 2., 2.], dtype=float32)
     """
     if not callable(function):
         raise OperationError(

@@ -29,6 +29,13 @@ class OperationFuture(Future[T]):
 
     `await future` gives the value, on any event loop and for any client, also a synchronous one.
     As an argument of another task it stands for the value, which then need not leave its worker.
+
+    Examples:
+        >>> def twice(x):
+        ...     return na.zeros(x.shape).then(lambda z: saxpy(z, 2.0, x)).output().to_host()
+        >>> first = na.dask.submit(client, na.ones(3))
+        >>> print(await na.dask.submit(client, twice, first))  # the tensor stays on the worker
+        [2. 2. 2.]
     """
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -89,6 +96,11 @@ def submit(
     Raises:
         OperationError: `op` is neither.
         AlreadySubmittedError: the operation was used before.
+
+    Examples:
+        >>> future = na.dask.submit(client, na.ones(3).to_host())
+        >>> print(await future)
+        [1. 1. 1.]
     """
     if isinstance(op, DeviceOp):
         if args:
@@ -132,6 +144,11 @@ def map_ops(
 
     Raises:
         OperationError: `function` is none.
+
+    Examples:
+        >>> futures = na.dask.map_ops(client, lambda n: na.arange(n).to_host(), [2, 3])
+        >>> print([await future for future in futures])
+        [array([0., 1.], dtype=float32), array([0., 1., 2.], dtype=float32)]
     """
     if isinstance(function, DeviceOp) or not callable(function):
         raise OperationError(

@@ -53,6 +53,11 @@ class WorkerDevice(WorkerPlugin):
 
     Workers that are threads of one process (`LocalCluster(processes=False)`) share its device: the
     first plugin decides.
+
+    Examples:
+        >>> _ = client.register_plugin(na.dask.WorkerDevice("cpu", limit=16))
+        >>> print(await na.dask.submit(client, na.ones(3).to_host()))
+        [1. 1. 1.]
     """
 
     name = "numbasync-device"

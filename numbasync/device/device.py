@@ -48,6 +48,13 @@ class Device(Latent, Public):
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: the largest grid, block and shared memory of one launch.
         ring: page-locked chunks that large uploads pass through; see `ring.statistics()`.
+
+    Examples:
+        >>> device = na.devices("cpu")[0]
+        >>> device.kind, device.ordinal, device.limits.max_threads_per_block
+        ('cpu', 0, 1024)
+        >>> device.policy = na.StreamPoolRoundRobin(device, 2)
+        >>> device.synchronize()  # waits for all of its streams
     """
 
     __slots__ = (
@@ -333,6 +340,10 @@ def devices(kind: str | None = None) -> list[Device]:
 
     Args:
         kind: `"cuda"`, `"cpu"` or None.
+
+    Examples:
+        >>> [device.label for device in na.devices("cpu")]
+        ['cpu:0', 'cpu:1']
     """
     return [_device_for(d) for d in backends.devices(kind)]
 
@@ -342,6 +353,11 @@ def default_device() -> Device:
 
     Raises:
         DeviceUnavailableError: NUMBASYNC_DEVICE names a device that cannot be used.
+
+    Examples:
+        >>> with na.use_device("cpu:1"):
+        ...     na.default_device().label
+        'cpu:1'
     """
     global _default
     device = current_device()
@@ -394,6 +410,12 @@ def use_device(device: Device | str) -> AbstractContextManager[Device]:
 
     Raises:
         CallerError: there is no such device; the message names those that exist.
+
+    Examples:
+        >>> with na.use_device("cpu:1") as device:
+        ...     t = await na.zeros(3)
+        >>> t.device is device
+        True
     """
     if isinstance(device, str):
         device = _device_for(backends.named(device))

@@ -44,6 +44,19 @@ class Event(Public):
 
     Awaiting an event, and `query()`, refer to the last `record`. An event that was never recorded
     counts as passed.
+
+    Attributes:
+        device: the event's device.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> stream = device.new_stream()
+        >>> t = na.zeros(3).async_on(stream)
+        >>> event = device.new_event().record(stream)  # behind the work so far
+        >>> await event
+        <Event of cpu:0, passed>
+        >>> event.query()
+        True
     """
 
     def __init__(self, device: Device, timing: bool = True) -> None:

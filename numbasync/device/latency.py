@@ -36,6 +36,11 @@ def waiting(*, latency: Latency) -> AbstractContextManager[Latency]:
 
     Raises:
         CallerError: `latency` is none of these.
+
+    Examples:
+        >>> with na.waiting(latency="low"):  # polls, on a GPU: for awaits of microseconds
+        ...     await na.ones(2).to_host()
+        array([1., 1.], dtype=float32)
     """
     return scoped(_here, checked(latency))
 

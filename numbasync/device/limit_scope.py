@@ -17,7 +17,13 @@ class Limit(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """Operations in flight, and the bytes that they have allocated or hold for copies."""
+    """Operations in flight, and the bytes that they have allocated or hold for copies.
+
+    Examples:
+        >>> na.default_device().synchronize()
+        >>> na.default_device().in_flight
+        InFlight(ops=0, bytes=0)
+    """
 
     ops: int
     bytes: int

@@ -25,6 +25,10 @@ def set_ordering(mode: Ordering) -> None:
 
     Args:
         mode: `"auto"` orders a conflict by submission; `"strict"` raises AccessConflictError.
+
+    Examples:
+        >>> na.set_ordering("strict")
+        >>> na.set_ordering("auto")  # the default
     """
     global _ordering_default
     _check_ordering(mode)
@@ -32,7 +36,18 @@ def set_ordering(mode: Ordering) -> None:
 
 
 def ordering(mode: Ordering) -> AbstractContextManager[object]:
-    """`set_ordering` for the operations that the `with` block submits."""
+    """`set_ordering` for the operations that the `with` block submits.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> t = await na.zeros(3)
+        >>> with na.ordering("strict"):  # one stream: the order is written
+        ...     stream = device.new_stream()
+        ...     _ = na.fill(t, 1).async_on(stream)
+        ...     _ = na.fill(t, 2).async_on(stream)
+        >>> await t.to_host()
+        array([2., 2., 2.], dtype=float32)
+    """
     _check_ordering(mode)
     return scoped(_ordering, mode)
 

@@ -29,6 +29,19 @@ class SchedulingPolicy(Protocol):
 
     Work on one stream runs in submission order; work on two streams has no order except the
     order that shared tensors require. A policy neither submits nor waits.
+
+    Examples:
+        >>> class Alternating:
+        ...     def __init__(self, *streams):
+        ...         self.streams = list(streams)
+        ...
+        ...     def next_stream(self):
+        ...         self.streams.append(self.streams.pop(0))
+        ...         return self.streams[0]
+        >>> device = na.default_device()
+        >>> policy = Alternating(device.new_stream(), device.new_stream())
+        >>> await na.spawn(na.ones(2).to_host(), policy)
+        array([1., 1.], dtype=float32)
     """
 
     def next_stream(self) -> Stream:
@@ -59,7 +72,14 @@ def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
 
 @known
 class StreamPoolRoundRobin:
-    """`n` streams of `device`, in turn: independent operations overlap."""
+    """`n` streams of `device`, in turn: independent operations overlap.
+
+    Examples:
+        >>> policy = na.StreamPoolRoundRobin(na.default_device(), 2)
+        >>> first, second, third = (policy.next_stream() for _ in range(3))
+        >>> first is second, first is third
+        (False, True)
+    """
 
     __slots__ = ("__dict__", "__weakref__", "_turn", "streams")
 
@@ -76,7 +96,13 @@ class StreamPoolRoundRobin:
 
 
 class SingleStream:
-    """One stream of `device`: everything runs in submission order."""
+    """One stream of `device`: everything runs in submission order.
+
+    Examples:
+        >>> policy = na.SingleStream(na.default_device())
+        >>> policy.next_stream() is policy.next_stream()
+        True
+    """
 
     def __init__(self, device: StreamSource) -> None:
         (self.stream,) = _streams(device, 1)
@@ -99,6 +125,13 @@ class LeastPending:
     Args:
         device: a device, or a list or a tuple of devices.
         n: streams of each device.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> policy = na.LeastPending(device, 2)
+        >>> futures = [na.spawn(na.full(1, i).item(), policy) for i in range(3)]
+        >>> await na.gather(*futures)
+        [0.0, 1.0, 2.0]
     """
 
     def __init__(self, device: StreamSource | Sequence[StreamSource], n: int = 4) -> None:
@@ -131,6 +164,11 @@ class Priority:
     with the lower priority number first; running blocks are not interrupted. Give urgent work a
     policy of its own: `op.schedule(na.Priority(device, -1))`. A device without priorities treats
     all numbers as equal.
+
+    Examples:
+        >>> urgent = na.Priority(na.default_device(), -1)
+        >>> await na.ones(2).to_host().schedule(urgent)
+        array([1., 1.], dtype=float32)
     """
 
     def __init__(self, device: StreamSource, priority: int = -1, n: int = 1) -> None:

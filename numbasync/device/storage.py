@@ -31,6 +31,13 @@ class MemoryPool(Public):
     Attributes:
         device: the backend's device that the memory is on.
         max_bytes: most bytes that may be allocated at a time; None for the device's own limit.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> device.pool = pool = device.new_pool()  # operations allocate from it
+        >>> t = await na.zeros(1000)
+        >>> pool.stats().used_current >= t.nbytes
+        True
     """
 
     __slots__ = (

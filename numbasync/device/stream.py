@@ -56,6 +56,14 @@ class Stream(Waits, Public):
     Attributes:
         device: the stream's device.
         number: the stream's number in the process, for messages.
+
+    Examples:
+        >>> stream = na.default_device().new_stream()
+        >>> t = na.full(3, 2).async_on(stream)  # enqueued; nobody has waited
+        >>> stream is await stream.done()
+        True
+        >>> stream.query()
+        True
     """
 
     __slots__ = ("__dict__", "__weakref__", "_follows")

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
+from numbasync import notebook
 from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Command
@@ -63,6 +64,16 @@ class CudaGraph(Public, Generic[T]):
         stream: the graph's default stream: `update` always runs there, and `launch` unless the
             caller chooses another stream.
         device: the stream's device.
+
+    Examples:
+        >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+        >>> graph = saxpy(z, 2.0, x).graph()  # compiled and captured; nothing has run
+        >>> for _ in range(3):
+        ...     _ = await graph.launch()
+        >>> await z.to_host()
+        array([6., 6., 6.], dtype=float32)
+        >>> graph.topology().counts
+        {'kernel': 1}
     """
 
     __slots__ = (
@@ -286,6 +297,12 @@ class CudaGraph(Public, Generic[T]):
             len(self._recorded.steps), self._launches, self._updates,
             len(self._attached.storages), self._recorded.nbytes,
         )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        topology = self.topology()
+        nodes = described(topology.counts)
+        title = f"CudaGraph on {self.stream.device.label}: {nodes}; {self._launches} launches"
+        return notebook.tree(title, []) + topology._repr_svg_()
 
     def __repr__(self) -> str:
         counts = described(topology_of(self._recorded.commands, {}).counts)

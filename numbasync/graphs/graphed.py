@@ -321,6 +321,15 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
         OperationError: `function` is not callable, or its call returns no operation.
         NotAGraphNodeError: raised when a call's operation runs: it does work that no graph can
             repeat, or, unless `copies` is False, has a result in host memory.
+
+    Examples:
+        >>> @na.graphed
+        ... def affine(x):
+        ...     return na.ones(x.shape).then(lambda z: saxpy(z, 2.0, x)).output()
+        >>> y = await affine(np.arange(3, dtype=np.float32))  # captures, and replays
+        >>> y = await affine(np.full(3, 5, np.float32))  # replays
+        >>> await y.to_host()
+        array([11., 11., 11.], dtype=float32)
     """
     copies = check_bool(copies, "copies of graphed")
     if function is None:

@@ -32,6 +32,20 @@ class Module:
     Attributes:
         graph: the latest capture of `warm_up`, or the graph that a subclass with captures of its
             own stores here; None before.
+
+    Examples:
+        >>> class Scale(na.Module):
+        ...     def __init__(self, factor):
+        ...         self.factor = factor
+        ...
+        ...     def forward(self, x):
+        ...         return na.zeros(x.shape).then(lambda z: saxpy(z, self.factor, x)).output()
+        >>> scale = Scale(3.0)
+        >>> x = await na.ones(3)
+        >>> graph = await scale.warm_up(x)
+        >>> y = await scale(x)  # one replay
+        >>> await y.to_host()
+        array([3., 3., 3.], dtype=float32)
     """
 
     graph: CudaGraph[Any] | None = None

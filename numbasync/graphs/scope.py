@@ -30,7 +30,18 @@ T = TypeVar("T")
 
 
 class ScopeBranch(Public):
-    """A sequence of operations of a graph. Made by `fork()`; a scope is the first branch."""
+    """A sequence of operations of a graph. Made by `fork()`; a scope is the first branch.
+
+    Examples:
+        >>> a, b = await na.gather(na.zeros(3), na.zeros(3))
+        >>> with na.CudaGraph.scope(na.default_device().new_stream()) as s:
+        ...     beside = s.fork()
+        ...     _ = beside.record(na.fill(a, 1))  # may run beside the next one
+        ...     _ = s.record(na.fill(b, 2))
+        ...     s.join(beside)
+        >>> [node.after for node in s.graph.nodes]
+        [(), ()]
+    """
 
     _name = "branch"
 
@@ -145,6 +156,16 @@ class Scope(ScopeBranch):
     Each operation must be one that a graph can repeat: a launch whose arguments are existing
     tensors, `na.memcpy`, `na.fill`, or a combination of these. Inside the block this thread must
     run no other operation, and must not await.
+
+    Examples:
+        >>> stream = na.default_device().new_stream()
+        >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+        >>> with na.CudaGraph.scope(stream) as s:
+        ...     _ = s.record(na.fill(z, 1))
+        ...     _ = s.record(saxpy(z, 2.0, x))
+        >>> _ = await s.graph.launch()
+        >>> await z.to_host()
+        array([3., 3., 3.], dtype=float32)
     """
 
     def __init__(self, stream: AnyStream, make: Callable[[Stream, Recorded], Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from numbasync import notebook
 from numbasync.backend.protocols import Command
 from numbasync.errors import MissingExtraError
 
@@ -25,6 +26,12 @@ class Node:
         name: the kernel's name, or `"upload"`, `"download"`, `"copy"`, `"fill"`
             or `"generate"`.
         after: the positions of the nodes that this one starts after.
+
+    Examples:
+        >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+        >>> graph = saxpy(z, 2.0, x).then(lambda r: na.fill(r.x, 0)).graph()
+        >>> [(node.kind, node.name, node.after) for node in graph.nodes]
+        [('kernel', 'saxpy', ()), ('memset', 'fill', (0,))]
     """
 
     position: int
@@ -42,6 +49,12 @@ class Topology:
         counts: the number of nodes of each kind.
         on_device: the same of the device's own graph, which may have other nodes: a `debug=True`
             kernel has further nodes, and a copy between layouts is a kernel.
+
+    Examples:
+        >>> z = await na.zeros(3)
+        >>> graph = na.fill(z, 1).graph()
+        >>> graph.topology().counts
+        {'memset': 1}
     """
 
     nodes: tuple[Node, ...]
@@ -75,6 +88,9 @@ class Topology:
         lines += [f"  n{a} -> n{b};" for a, b in self.edges]
         return "\n".join([*lines, "}", ""])
 
+    def _repr_svg_(self) -> str:
+        return notebook.picture([node.name for node in self.nodes], self.edges)
+
     def to_png(self, path: str | Path) -> None:
         """Draw the graph to a PNG file, with Graphviz's `dot`.
 
@@ -102,6 +118,13 @@ class GraphStatistics:
         updates: number of calls of `update`, `set_args` and `recapture`.
         buffers: number of allocations that the graph uses and keeps alive.
         nbytes: bytes that were allocated for the graph when it was captured.
+
+    Examples:
+        >>> z = await na.zeros(3)
+        >>> graph = na.fill(z, 1).graph()
+        >>> _ = await graph.launch()
+        >>> graph.statistics()
+        GraphStatistics(nodes=1, launches=1, updates=0, buffers=1, nbytes=0)
     """
 
     nodes: int

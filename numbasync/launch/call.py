@@ -6,6 +6,7 @@ through its steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from sys import _getframe
 from types import CodeType
@@ -54,7 +55,16 @@ from numbasync.tensors.tensor import Tensor
 
 @known
 class Launch(DeviceOp[LaunchResult]):
-    """One call of a kernel. Returns its arguments, as a named tuple in signature order."""
+    """One call of a kernel. Returns its arguments, as a named tuple in signature order.
+
+    Examples:
+        >>> op = saxpy(na.zeros(3), 2.0, na.ones(3))
+        >>> isinstance(op, na.Launch)
+        True
+        >>> result = await op
+        >>> await result.z.to_host()
+        array([2., 2., 2.], dtype=float32)
+    """
 
     __slots__ = (
         "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_plan", "_site", "_tensors",
@@ -127,6 +137,9 @@ class Launch(DeviceOp[LaunchResult]):
         launch._tensors, launch._parts = taken
         return launch
 
+    def _inner(self) -> Iterable[tuple[str, Any]]:
+        return ((self._launcher.parameters[i].name, self._values[i]) for i in self._lazy)
+
     def _recipe(self) -> Recipe:
         return _launched, (self._launcher, packed(self._values), self._config)
 
@@ -153,10 +166,7 @@ class Launch(DeviceOp[LaunchResult]):
 
     def _foreseen(self) -> tuple[Any, ...]:
         """The arguments, as far as they are known before the lazy ones have run."""
-        values = list(self._values)
-        for i in self._lazy:
-            values[i] = foreseen(values[i])
-        return tuple(values)
+        return tuple(foreseen(v) if isinstance(v, DeviceOp) else v for v in self._values)
 
     def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
         """Another call of the kernel, with the configuration of this one."""

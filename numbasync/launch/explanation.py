@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from numbasync import notebook
 from numbasync.backend.executables import Executable
 from numbasync.backend.protocols import Dim3, Peaks
 
@@ -46,6 +47,19 @@ class Explanation:
             through the compiled code that has the most, where the body of a loop counts once.
         flops_are_least: a thread may execute more: the code has loops, or calls functions that were
             compiled elsewhere.
+
+    Examples:
+        >>> e = saxpy.explain(na.meta(1000), 2.0, na.meta(1000))
+        >>> e.grid, e.block, e.argument_types["a"]
+        ((4, 1, 1), (256, 1, 1), 'float64')
+        >>> e.bytes_read, e.bytes_written
+        (8000, 4000)
+        >>> print(e)
+        saxpy on cpu:0
+        engine                          compiled by Numba for ...
+        argument z                      array(float32, 1d, C) ...
+        argument a                      float64 ...
+        ...
     """
 
     name: str
@@ -138,6 +152,10 @@ class Explanation:
         if memory is None or arithmetic is None:
             return None
         return "memory" if memory >= arithmetic else "arithmetic"
+
+    def _repr_html_(self) -> str:
+        columns = ("figure", "value", "source")
+        return notebook.table(f"{self.name} on {self.device}", self._rows(), columns)
 
     def __repr__(self) -> str:
         rows = list(self._rows())

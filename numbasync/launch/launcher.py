@@ -62,12 +62,25 @@ class Launcher(Public, Tokenized, Generic[P]):
         kernel: the Numba dispatcher.
         name: the kernel's name.
         names: `(name,)`, which submissions list.
+        label: the name with its parameters, `"saxpy(z, a, x)"`, as messages have it.
+        py_func: the kernel as a Python function.
         parameters: the kernel's parameters and their roles.
+        preconditions: the conditions on the arguments, as they were written.
         may_alias: outputs may share storage with other arguments.
         move_inputs: inputs on other devices are copied to the device of the outputs.
         Result: the type of the kernel's results, a named tuple.
 
     A launcher is pickled by its name, or by value with cloudpickle.
+
+    Examples:
+        >>> saxpy.name, [p.name for p in saxpy.parameters]
+        ('saxpy', ['z', 'a', 'x'])
+        >>> z = await na.zeros(1000)
+        >>> _ = await saxpy(z, 2.0, na.ones(1000))  # a thread an element
+        >>> _ = await saxpy(z.partition(128), 2.0, na.ones(1000))  # 8 blocks of 128 threads
+        >>> _ = await saxpy[4, 250](z, 2.0, na.ones(1000))  # Numba's form: 4 blocks of 250 threads
+        >>> await z[999].item()
+        6.0
     """
 
     __slots__ = (
@@ -373,6 +386,17 @@ def launcher(
 
     Raises:
         LauncherError: the annotations contradict the kernel's code, or the object is not a kernel.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def double(z: na.KernelOutput, x: na.KernelInput):
+        ...     i = cuda.grid(1)
+        ...     if i < z.shape[0]:
+        ...         z[i] = 2 * x[i]
+        >>> result = await double(na.zeros(4), np.arange(4, dtype=np.float32))
+        >>> await result.z.to_host()
+        array([0., 2., 4., 6.], dtype=float32)
     """
 
     def decorate(kernel: Any) -> Launcher:

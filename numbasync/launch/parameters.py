@@ -31,16 +31,49 @@ if TYPE_CHECKING:
 else:
 
     class KernelInput:
-        """Annotation: an array that the kernel only reads."""
+        """Annotation: an array that the kernel only reads.
+
+        Examples:
+            >>> @na.launcher
+            ... @cuda.jit
+            ... def negate(z: na.KernelOutput, x: na.KernelInput):
+            ...     x[0] = -z[0]
+            Traceback (most recent call last):
+                ...
+            numbasync.errors.LauncherError: kernel negate stores to x, which is declared
+                na.KernelInput.
+            Declare it as what it is, x: na.KernelOutput, or remove the store.
+        """
 
     class KernelOutput:
-        """Annotation: an array that the kernel may write; a partition of it determines the grid."""
+        """Annotation: an array that the kernel may write; a partition of it determines the grid.
+
+        Examples:
+            >>> [(p.name, p.is_output) for p in saxpy.parameters]
+            [('z', True), ('a', False), ('x', False)]
+            >>> z = await na.zeros(10)
+            >>> result = await saxpy(z.partition(4), 2.0, na.ones(10))  # blocks of 4 threads
+            >>> await result.z.unpartition().to_host()
+            array([2., 2., 2., 2., 2., 2., 2., 2., 2., 2.], dtype=float32)
+        """
 
     class Tile:
         """Annotation: a partitioned output of which a block sees its own tile only.
 
         The tile is clipped at the edge of the tensor; its indices start at 0. For a mapped
         partition (`Partition.map`) the kernel's body is run for one tile after the other.
+
+        Examples:
+            >>> @na.launcher(threads=4)
+            ... @cuda.jit
+            ... def number_tiles(tile: na.Tile):
+            ...     i = cuda.threadIdx.x
+            ...     if i < tile.shape[0]:
+            ...         tile[i] = cuda.blockIdx.x
+            >>> z = await na.zeros(10, np.int32)
+            >>> _ = await number_tiles(z.partition(4))
+            >>> await z.to_host()
+            array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2], dtype=int32)
         """
 
     class Literal:
@@ -48,6 +81,19 @@ else:
 
         In the kernel it is a constant, as an int of the module is: loops over `range(n)` are
         unrolled, and `cuda.local.array(n, dtype)` is an array of n elements.
+
+        Examples:
+            >>> @na.launcher
+            ... @cuda.jit
+            ... def sum_rows(z: na.KernelOutput, x: na.KernelInput, n: na.Literal):
+            ...     i = cuda.grid(1)
+            ...     if i < z.shape[0]:
+            ...         for k in range(n):  # unrolled: n is a constant
+            ...             z[i] += x[i, k]
+            >>> x = np.arange(6, dtype=np.float32).reshape(2, 3)
+            >>> result = await sum_rows(na.zeros(2), x, x.shape[1])
+            >>> await result.z.to_host()
+            array([ 3., 12.], dtype=float32)
         """
 
 

@@ -38,6 +38,15 @@ class PreparedLaunch(Public):
     array, or an array of another library, among the arguments every run is checked, and a NumPy
     array is uploaded by each. The prepared launch keeps its arguments alive. Any number of threads
     may use it.
+
+    Examples:
+        >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+        >>> run = saxpy.prepare(z, 1.0, x)  # checked; nothing is launched
+        >>> for _ in range(3):
+        ...     _ = await run
+        >>> _ = await run(a=10.0)  # another number
+        >>> await z.to_host()
+        array([13., 13., 13.], dtype=float32)
     """
 
     __slots__ = (

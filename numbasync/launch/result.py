@@ -22,6 +22,14 @@ from numbasync.backend.kernel_source import carry_source
 class LaunchResult(tuple[Any, ...]):
     """The result of a launch: its arguments in signature order, also by name. The base class of the
     named tuple that each kernel has.
+
+    Examples:
+        >>> result = await saxpy(na.zeros(3), 2.0, na.ones(3))
+        >>> isinstance(result, na.LaunchResult), result._fields
+        (True, ('z', 'a', 'x'))
+        >>> z, a, x = result
+        >>> z is result.z, a
+        (True, 2.0)
     """
 
     __slots__ = ()

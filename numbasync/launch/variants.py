@@ -35,6 +35,11 @@ class CpuEngine(NamedTuple):
     Attributes:
         name: `"compiled"`, `"interpreted"` or `"none yet"`.
         why: the setting that asks for an interpreted kernel; empty if the kernel is compiled.
+
+    Examples:
+        >>> _ = await saxpy(na.zeros(3), 2.0, na.ones(3))
+        >>> saxpy.cpu_engine()
+        CpuEngine(name='compiled', why='')
     """
 
     name: str
@@ -44,6 +49,13 @@ class CpuEngine(NamedTuple):
 def compile_count() -> int:
     """The number of kernel variants that this process has compiled; variants that `cache=True`
     loaded from disk do not count.
+
+    Examples:
+        >>> await saxpy.compile(na.meta(1, np.float64), 2.0, na.meta(1, np.float64))
+        >>> compiled = na.compile_count()
+        >>> await saxpy.compile(na.meta(9, np.float64), 2.0, na.meta(7, np.float64))  # as before
+        >>> na.compile_count() - compiled
+        0
     """
     return _count
 

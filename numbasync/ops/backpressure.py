@@ -223,6 +223,14 @@ def limit(
     Raises:
         CallerError: a bound is less than 1 or no whole number, `priority` is no whole number, or
             `device` is no device.
+
+    Examples:
+        >>> total = await na.zeros(1000)
+        >>> with na.limit(ops=4, bytes=64_000):
+        ...     futures = [na.spawn(saxpy(total, 1.0, na.ones(1000))) for _ in range(20)]
+        ...     _ = await na.gather(*futures)
+        >>> await total[0].item()
+        20.0
     """
     is_block = begins_block(sys._getframe(1))
     device = chosen_device(device, "limit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from numbasync.device.callsite import call_site
@@ -99,6 +99,9 @@ class Zip(DeviceOp[tuple[Any, ...]]):
         if stream is not None:
             self.stream = stream
 
+    def _inner(self) -> Iterable[tuple[str, Any]]:
+        return ((str(i), op) for i, op in enumerate(self._ops))
+
     @property
     def home(self) -> Home:
         return first_home(self._ops)
@@ -165,17 +168,34 @@ class Defer(DeviceOp[T]):
 
 
 def value(x: T) -> DeviceOp[T]:
-    """An operation that gives `x` and does nothing."""
+    """An operation that gives `x` and does nothing.
+
+    Examples:
+        >>> await na.value(3).map(lambda n: n + 1)
+        4
+    """
     return Value(x)
 
 
 def shared(x: T) -> Shared[T]:
-    """`value(x)` that may be run any number of times."""
+    """`value(x)` that may be run any number of times.
+
+    Examples:
+        >>> three = na.shared(3)
+        >>> await three, await three
+        (3, 3)
+    """
     return Value(x).shared()
 
 
 def defer(build: Callable[[], DeviceOp[T]]) -> DeviceOp[T]:
-    """An operation that calls `build()` when it runs, and then runs the returned operation."""
+    """An operation that calls `build()` when it runs, and then runs the returned operation.
+
+    Examples:
+        >>> op = na.defer(lambda: na.zeros(3))  # the function is not called yet
+        >>> (await op).shape
+        (3,)
+    """
     return Defer(build)
 
 
@@ -184,6 +204,14 @@ def with_context(build: Callable[[Context], DeviceOp[T] | T]) -> DeviceOp[T]:
     gives the returned value.
 
     `ctx` has `stream`, `device`, `pool`, `alloc(nbytes)` and `retain(object)`.
+
+    Examples:
+        >>> op = na.with_context(lambda ctx: ctx.device.label)
+        >>> await op
+        'cpu:0'
+        >>> t = await na.with_context(lambda ctx: na.full(2, ctx.device.ordinal))
+        >>> await t.to_host()
+        array([0., 0.], dtype=float32)
     """
     return Defer(build, wants_context=True)
 
@@ -222,6 +250,11 @@ def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
     An operation whose tensors lie on another device than the first one's runs on a stream of its
     own device, at the same time; the zip is done when all are. To overlap
     operations on several streams of one device, use `gather`.
+
+    Examples:
+        >>> x, y = await na.zip(na.zeros(2), na.ones(3))
+        >>> x.shape, y.shape
+        ((2,), (3,))
     """
     with suppress_unused_warnings(ops):
         for i, op in enumerate(ops):

@@ -64,6 +64,13 @@ class Context(Public):
         device: the stream's device.
         pool: the pool that the operation allocates from.
         submission: the submission that the enqueued work belongs to.
+
+    Examples:
+        >>> def on_this_stream(ctx):
+        ...     print(ctx.device.label, ctx.pool is ctx.device.pool)
+        ...     return na.zeros(3)
+        >>> t = await na.with_context(on_this_stream)
+        cpu:0 True
     """
 
     _closed = _suspended = False  # defaults of the class, which most contexts keep

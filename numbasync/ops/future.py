@@ -30,6 +30,14 @@ class DeviceFuture(Submitting[T], Public):
     Cancelling the only await of an operation, or of a future of `schedule`, cancels the operation.
     A spawned operation runs without awaiters until `cancel` is called. Cancelling withdraws only
     work that is not enqueued: enqueued work runs to its end, and keeps its memory until then.
+
+    Examples:
+        >>> stream = na.default_device().new_stream()
+        >>> future = na.ones(3).to_host().schedule(stream)  # starts at the first await
+        >>> await future
+        array([1., 1., 1.], dtype=float32)
+        >>> await future is await future
+        True
     """
 
     _asked = False  # the driver has verified that the work ended without a fault

@@ -75,6 +75,14 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
     Raises:
         The first error, after all operations have ended: an error of starting comes first, then
         errors of running, in the order of the arguments.
+
+    Examples:
+        >>> x, y = await na.gather(na.zeros(2), na.ones(3))
+        >>> x.shape, y.shape
+        ((2,), (3,))
+        >>> bad = na.value(1).map(lambda n: n / 0)
+        >>> await na.gather(na.value(1), bad, return_exceptions=True)
+        [1, ZeroDivisionError('division by zero')]
     """
     started: list[Awaitable[Any] | Submission | BaseException] = []
     future: Any = None

@@ -36,16 +36,16 @@ from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs
 from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
+from numbasync.ops.tree import HasTree
 from numbasync.ops.unfilled import check_not_read
 from numbasync.ops.value_methods import ValueMethods, itself
-from numbasync.public import Public
 
 T = TypeVar("T")
 U = TypeVar("U")
 MOST_VALUES = 65_536  # that unzip makes operations of
 
 
-class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Generic[T]):
+class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], HasTree, Generic[T]):
     """A lazy operation that gives a `T`. An operation runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -56,6 +56,26 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
     | `op.async_on(stream)` | the caller | no; device data is valid in stream order only |
     | `op.schedule(policy)` | the policy, now; starts at the first await | no |
     | `na.spawn(op)` | the policy, now; starts now | no |
+
+    Examples:
+        >>> op = saxpy(na.zeros(4), 2.0, na.arange(4)).output().to_host()  # nothing runs yet
+        >>> op
+        <DeviceOp saxpy(z, a, x).output().to_host().then(itself), not run>
+        >>> await op
+        array([0., 2., 4., 6.], dtype=float32)
+
+        A chain of operations runs on one stream, in order:
+
+        >>> def add_again(result):
+        ...     return saxpy(result.z, 1.0, result.x)
+        >>> op = saxpy(na.zeros(4), 2.0, na.arange(4)).then(add_again)
+        >>> await op.output().to_host()
+        array([0., 3., 6., 9.], dtype=float32)
+
+        Without an event loop, `sync` waits:
+
+        >>> na.ones(2).to_host().sync()
+        array([1., 1.], dtype=float32)
     """
 
     is_link = False  # True: follows the operation `_first`; see `links`
@@ -110,21 +130,42 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
 
         `follow` is called on the host when this operation has been enqueued, not when the device
         is done, and not at all after an error. `follow` must not run operations.
+
+        Examples:
+            >>> op = na.zeros(4).then(lambda z: saxpy(z, 3.0, na.arange(4)))
+            >>> await op.output().to_host()
+            array([0., 3., 6., 9.], dtype=float32)
         """
         return Then(self, follow)
 
     def then_unchecked(self, follow: Callable[[T], DeviceOp[U]]) -> DeviceOp[U]:
-        """`then` with a closure that may run other operations; the caller keeps their order."""
+        """`then` with a closure that may run other operations; the caller keeps their order.
+
+        Examples:
+            >>> op = na.value(3).then_unchecked(lambda n: na.full(n, na.value(2.5).sync()))
+            >>> await op.to_host()
+            array([2.5, 2.5, 2.5], dtype=float32)
+        """
         return Then(self, follow, unchecked=True)
 
     def then_with_context(self, follow: Callable[[Context, T], DeviceOp[U]]) -> DeviceOp[U]:
         """`then`, whose closure also gets the context: `ctx.stream`, `ctx.device`, `ctx.pool`,
         `ctx.alloc(n)`.
+
+        Examples:
+            >>> op = na.value(2).then_with_context(lambda ctx, n: na.full(n, ctx.device.ordinal))
+            >>> await op.to_host()
+            array([0., 0.], dtype=float32)
         """
         return Then(self, follow, wants_context=True)
 
     def map(self, change: Callable[[T], U]) -> DeviceOp[U]:
-        """`change(value)`, called on the host at enqueue, before the device data is written."""
+        """`change(value)`, called on the host at enqueue, before the device data is written.
+
+        Examples:
+            >>> await na.zeros((2, 3)).map(lambda t: t.shape)
+            (2, 3)
+        """
         if not callable(change):  # `map(8)` is how the tiles of a partition are mapped to blocks
             with suppress_unused_warnings((self,)):
                 raise OperationError(
@@ -135,12 +176,23 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
         return Map(self, change)
 
     def inspect(self, look: Callable[[T], object]) -> DeviceOp[T]:
-        """Call `look` with the value, on the host at enqueue; the result is the value unchanged."""
+        """Call `look` with the value, on the host at enqueue; the result is the value unchanged.
+
+        Examples:
+            >>> t = await na.zeros((2, 3)).inspect(lambda t: print(t.shape, t.dtype))
+            (2, 3) float32
+        """
         check_closure(look, "inspect", self)
         return Map(self, look, keep=True)
 
     def shared(self) -> Shared[T]:
-        """An operation that may be awaited many times, runs once, and gives the same object."""
+        """An operation that may be awaited many times, runs once, and gives the same object.
+
+        Examples:
+            >>> ones = na.ones(3).shared()
+            >>> await ones is await ones
+            True
+        """
         return Shared(self)
 
     def _unzipped(self, n: int | None) -> tuple[DeviceOp[Any], ...]:

@@ -249,6 +249,13 @@ def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) 
     """Start `op` now. Awaiting the future gives the value; the await is optional.
 
     An error of the operation is raised at the await; an error of the policy is raised here.
+
+    Examples:
+        >>> future = na.spawn(na.ones(3).to_host())  # runs from now on
+        >>> await future
+        array([1., 1., 1.], dtype=float32)
+        >>> future.done()
+        True
     """
     future = DeviceFuture(claimed(op), stream_for(op, policy))
     future.start()

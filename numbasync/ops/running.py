@@ -36,12 +36,23 @@ class Runs:
 
     @compiled
     def sync(self: Operation[T]) -> T:
-        """Run on a stream of the policy of `home`; block until the stream is done."""
+        """Run on a stream of the policy of `home`; block until the stream is done.
+
+        Examples:
+            >>> na.ones(3).to_host().sync()
+            array([1., 1., 1.], dtype=float32)
+        """
         return run.sync(self)
 
     @compiled
     def sync_on(self: Operation[T], stream: AnyStream) -> T:
-        """Run on `stream` and block until the stream is done, also after an error."""
+        """Run on `stream` and block until the stream is done, also after an error.
+
+        Examples:
+            >>> stream = na.default_device().new_stream()
+            >>> na.ones(3).to_host().sync_on(stream)
+            array([1., 1., 1.], dtype=float32)
+        """
         return run.sync_on(self, stream)
 
     @compiled
@@ -51,16 +62,37 @@ class Runs:
         Args:
             stream: None for the one that the operation names, as `kernel[grid, block, stream]`
                 does.
+
+        Examples:
+            >>> stream = na.default_device().new_stream()
+            >>> z = na.zeros(3).async_on(stream)
+            >>> _ = saxpy(z, 2.0, na.ones(3)).async_on(stream)  # behind it, on the same stream
+            >>> z.to_host().sync_on(stream)
+            array([2., 2., 2.], dtype=float32)
         """
         return run.async_on(self, stream)
 
     @compiled
     def schedule(self: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
-        """A future on the policy's next stream; the work starts at its first await."""
+        """A future on the policy's next stream; the work starts at its first await.
+
+        Examples:
+            >>> future = na.ones(3).to_host().schedule(na.SingleStream(na.default_device()))
+            >>> await future
+            array([1., 1., 1.], dtype=float32)
+        """
         return run.schedule(self, policy)
 
     def coroutine(self: Operation[T]) -> Coroutine[Any, Any, T]:
         """A coroutine that awaits the operation, for `create_task`, also of a task group, which
         takes nothing else. In `na.run`, no task is made of it: see `na.task_factory`.
+
+        Examples:
+            >>> async def main():
+            ...     async with asyncio.TaskGroup() as group:
+            ...         task = group.create_task(na.ones(3).to_host().coroutine())
+            ...     return task.result()
+            >>> na.run(main())
+            array([1., 1., 1.], dtype=float32)
         """
         return run.awaited(cast("Awaitable[T]", self))

@@ -45,6 +45,12 @@ class SharedRun(Generic[T]):
         """Whether a consumer has started the run."""
         return self._turn is not None
 
+    @property
+    def parent(self) -> Any:
+        """The operation that is to run; None once a consumer has started it."""
+        steps: Any = self._steps  # a bound method
+        return None if steps is None else steps.__self__
+
     def home(self, element: int | None = None) -> Home:
         """Where the value will be, or is; or one element of it."""
         steps: Any = self._steps  # a bound method

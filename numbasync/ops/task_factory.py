@@ -243,6 +243,14 @@ def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> 
     With it, `asyncio.gather(op)`, `asyncio.ensure_future(op)`, `create_task(op.coroutine())` and
     what else would make a task to await an operation, or a future of `spawn` or `schedule`, give a
     future of asyncio without a task. All else gives tasks.
+
+    Examples:
+        >>> async def main():
+        ...     asyncio.get_running_loop().set_task_factory(na.task_factory)
+        ...     op = na.ones(2).to_host()
+        ...     return await asyncio.gather(op, na.value(1))
+        >>> asyncio.run(main())
+        [array([1., 1.], dtype=float32), 1]
     """
     # Python 3.11 wraps into a generator.
     is_generator = type(coro) is GeneratorType

@@ -119,7 +119,12 @@ class ValueMethods(Generic[T_co]):
     @overload
     def first(self) -> DeviceOp[Any]: ...
     def first(self) -> DeviceOp[Any]:
-        """The first element of the tuple that this operation gives."""
+        """The first element of the tuple that this operation gives.
+
+        Examples:
+            >>> await na.zip(na.value(1), na.value(2)).first()
+            1
+        """
         return self._labelled(partial(_element, str(self), 0), "first")
 
     @overload
@@ -127,7 +132,12 @@ class ValueMethods(Generic[T_co]):
     @overload
     def last(self) -> DeviceOp[Any]: ...
     def last(self) -> DeviceOp[Any]:
-        """The last element of the tuple that this operation gives."""
+        """The last element of the tuple that this operation gives.
+
+        Examples:
+            >>> await na.zip(na.value(1), na.value(2)).last()
+            2
+        """
         return self._labelled(partial(_element, str(self), -1), "last")
 
     @overload
@@ -159,45 +169,101 @@ class ValueMethods(Generic[T_co]):
 
         Args:
             n: the number of elements; optional where the operation knows it (`zip`, a launch).
+
+        Examples:
+            >>> z, x = na.zip(na.zeros(3), na.ones(3)).unzip()
+            >>> await saxpy(z, 2.0, x).output().to_host()
+            array([2., 2., 2.], dtype=float32)
         """
         return self._unzipped(n)
 
     def output(self) -> DeviceOp[Any]:
-        """The outputs of a launch: the only output, as it was passed, or the tuple of outputs."""
+        """The outputs of a launch: the only output, as it was passed, or the tuple of outputs.
+
+        Examples:
+            >>> z = await saxpy(na.zeros(3), 2.0, na.ones(3)).output()
+            >>> await z.to_host()
+            array([2., 2., 2.], dtype=float32)
+        """
         return self._labelled(partial(_outputs, str(self)), "output")
 
     # --- for operations that give a tensor, or another value with the same method ---
 
     def partition(self, tile: int | tuple[int, ...]) -> DeviceOp[Partition]:
-        """The tensor's partition into tiles of shape `tile`."""
+        """The tensor's partition into tiles of shape `tile`.
+
+        Examples:
+            >>> op = saxpy(na.zeros(8).partition(4), 2.0, na.ones(8))  # blocks of 4 threads
+            >>> (await op).z.grid
+            (2,)
+        """
         return self._of_value("partition", tile)
 
     def unpartition(self) -> DeviceOp[Tensor]:
-        """The tensor of a partition."""
+        """The tensor of a partition.
+
+        Examples:
+            >>> z = await saxpy(na.zeros(8).partition(4), 2.0, na.ones(8)).output().unpartition()
+            >>> z.shape
+            (8,)
+        """
         return self._of_value("unpartition")
 
     def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOp[Tensor]:
-        """The tensor with another shape of the same size; no copy."""
+        """The tensor with another shape of the same size; no copy.
+
+        Examples:
+            >>> await na.arange(6).reshape((2, 3)).to_host()
+            array([[0., 1., 2.],
+                   [3., 4., 5.]], dtype=float32)
+        """
         return self._of_value("reshape", *shape)
 
     def shared_tensor(self) -> DeviceOp[SharedTensor]:
-        """The tensor as a SharedTensor."""
+        """The tensor as a SharedTensor.
+
+        Examples:
+            >>> weights = await na.ones(3).shared_tensor()
+            >>> type(weights).__name__
+            'SharedTensor'
+        """
         return self._of_value("shared")
 
     def dup(self) -> DeviceOp[Tensor]:
-        """A copy of the tensor, in storage of its own."""
+        """A copy of the tensor, in storage of its own.
+
+        Examples:
+            >>> t = await na.ones(3).dup()
+            >>> await t.to_host()
+            array([1., 1., 1.], dtype=float32)
+        """
         return self._of_value("dup").then(itself)
 
     def to_host(self) -> DeviceOp[HostArray]:
-        """The tensor's elements as a NumPy array."""
+        """The tensor's elements as a NumPy array.
+
+        Examples:
+            >>> await na.arange(3).to_host()
+            array([0., 1., 2.], dtype=float32)
+        """
         return self._of_value("to_host").then(itself)
 
     def astype(self, dtype: Any) -> DeviceOp[Tensor]:
-        """A contiguous copy of the tensor in elements of another type."""
+        """A contiguous copy of the tensor in elements of another type.
+
+        Examples:
+            >>> await na.linspace(0, 3, 4).astype(np.int32).to_host()
+            array([0, 1, 2, 3], dtype=int32)
+        """
         return self._of_value("astype", dtype).then(itself)
 
     def item(self) -> DeviceOp[Any]:
-        """The tensor's only element as a Python number, a deferred value: await it before use."""
+        """The tensor's only element as a Python number, a deferred value: await it before use.
+
+        Examples:
+            >>> await na.full(1, 3).item()
+            3.0
+        """
         return self._of_value("item").then(itself)
 
     # --- implementation ---

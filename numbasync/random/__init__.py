@@ -6,14 +6,6 @@ index (of the thread, of a particle) and on its position among the draws of that
 depend neither on the grid, nor on the order of the threads, nor on other draws. Seed, index and
 draw are 64-bit integers.
 
-    from numbasync.random import philox_uniform_float32
-
-    @na.launcher
-    def noise(z: na.KernelOutput, seed: int, step: int) -> None:
-        i = cuda.grid(1)
-        if i < z.shape[0]:
-            z[i] += philox_uniform_float32(seed, i, step)
-
 Philox4x32-10 is by J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as
 1, 2, 3", SC11. The key is the seed; words 0 and 1 of the counter are the number of the block of
 four words, words 2 and 3 the index, low halves first. cuRAND uses the same counter: its Philox
@@ -21,6 +13,28 @@ generator after `curand_init(seed, index, 4 * block)` returns the same four word
 
 Draws of different functions with the same seed and index share their bits: the caller must give
 each use its own seed, or its own range of draws.
+
+Examples:
+    >>> from numbasync import random
+    >>> @na.launcher
+    ... @cuda.jit
+    ... def draw(floats: na.KernelOutput, words: na.KernelOutput, seed):
+    ...     i = cuda.grid(1)
+    ...     if i < words.shape[0]:
+    ...         floats[i, 0] = random.philox_uniform_float32(seed, i, 0)
+    ...         floats[i, 1] = random.philox_uniform_float64(seed, i, 2)
+    ...         floats[i, 2] = random.philox_normal_float32(seed, i, 4)
+    ...         floats[i, 3] = random.philox_normal_float64(seed, i, 6)
+    ...         words[i, 0] = random.philox_uint32(seed, i, 8)
+    ...         words[i, 1] = random.philox_4x32((i, 0, 0, 0), (seed, 0))[3]
+    >>> floats, words = await na.gather(na.zeros((2, 4)), na.zeros((2, 2), np.uint32))
+    >>> _ = await draw.forall(2)(floats, words, 7)
+    >>> (await floats.to_host()).round(3)
+    array([[ 0.955,  0.795, -0.376, -1.069],
+           [ 0.495,  0.85 , -0.287,  0.934]], dtype=float32)
+    >>> await words.to_host()
+    array([[  26092480,  367897730],
+           [1243979962, 4113952422]], dtype=uint32)
 """
 
 from __future__ import annotations
@@ -60,6 +74,18 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Ten
     Raises:
         ShapeError: `n` or `subsequence_start` is negative.
         DTypeError: an argument is no whole number.
+
+    Examples:
+        >>> from numba.cuda.random import xoroshiro128p_uniform_float32
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def draw(z: na.KernelOutput, states):
+        ...     i = cuda.grid(1)
+        ...     if i < z.shape[0]:
+        ...         z[i] = xoroshiro128p_uniform_float32(states, i)
+        >>> result = await draw(na.zeros(4), na.random_states(4, seed=1))
+        >>> (await result.z.to_host()).round(3)
+        array([0.133, 0.876, 0.871, 0.936], dtype=float32)
     """
     count, bits, start = (
         _whole(*named)

@@ -45,6 +45,15 @@ def register_transport() -> None:
     to stay on the device `@ray.method(tensor_transport="numbasync")`. Sender and receiver are
     processes of one machine, each with a device of its own. Elsewhere a result is pickled, by
     `ray.get(result, _use_object_store=True)`.
+
+    Examples:
+        >>> import ray
+        >>> na.ray.register_transport()
+        >>> @ray.remote(enable_tensor_transport=True)
+        ... class Worker:
+        ...     @ray.method(tensor_transport="numbasync")
+        ...     def make(self):
+        ...         return na.ones(3).sync()
     """
     if NAME not in transport_manager_info:  # in an actor Ray has registered it
         register_tensor_transport(NAME, ["cpu", "cuda"], Transport, Tensor)

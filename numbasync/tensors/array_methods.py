@@ -194,7 +194,13 @@ class ArrayMethods(DeviceArray, NoOperators):
         )
 
     def astype(self, dtype: Any) -> DeviceOp[Self]:
-        """An operation that returns a contiguous copy in another dtype; see `convert`."""
+        """An operation that returns a contiguous copy in another dtype; see `convert`.
+
+        Examples:
+            >>> t = await na.linspace(0, 3, 4)
+            >>> (await t.astype(np.int32)).dtype.name
+            'int32'
+        """
         layout.check_dtype(self.dtype)  # a structure is not converted
         return Convert(self, layout.check_dtype(dtype))
 
@@ -206,6 +212,11 @@ class ArrayMethods(DeviceArray, NoOperators):
 
         Raises:
             ShapeError: the tensor has more elements than one, or none.
+
+        Examples:
+            >>> t = await na.arange(3)
+            >>> await t[2].item()
+            2.0
         """
         if self.shape.count(1) != len(self.shape):
             raise ShapeError(

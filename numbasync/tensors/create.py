@@ -42,7 +42,13 @@ PITCH = 512  # bytes; the pitch of the driver's own pitched allocations
 
 @compiled
 def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """An uninitialised tensor."""
+    """An uninitialised tensor.
+
+    Examples:
+        >>> t = await na.empty((2, 3))
+        >>> t.shape, t.dtype.name
+        ((2, 3), 'float32')
+    """
     return Full(contiguous(shape, dtype, records=True), None, "empty")
 
 
@@ -55,6 +61,11 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 
     Args:
         shape: two axes or more.
+
+    Examples:
+        >>> t = await na.empty_pitched((2, 100))
+        >>> t.shape, t.strides
+        ((2, 100), (512, 4))
     """
     element, extents = layout.check_dtype(dtype), layout.check_shape(shape)
     if len(extents) < 2:
@@ -67,7 +78,14 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 
 @compiled
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """A tensor of zeros, or of structures of zeros."""
+    """A tensor of zeros, or of structures of zeros.
+
+    Examples:
+        >>> t = await na.zeros((2, 3))
+        >>> await t.to_host()
+        array([[0., 0., 0.],
+               [0., 0., 0.]], dtype=float32)
+    """
     spec = contiguous(shape, dtype, records=True)
     zero = spec.zero
     if zero is None:
@@ -77,12 +95,23 @@ def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 
 
 def ones(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """A tensor of ones."""
+    """A tensor of ones.
+
+    Examples:
+        >>> await na.ones(3, np.int32).to_host()
+        array([1, 1, 1], dtype=int32)
+    """
     return _full(shape, 1, dtype, "ones")
 
 
 def full(shape: Any, value: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """A tensor whose elements all are `value`, converted to `dtype`."""
+    """A tensor whose elements all are `value`, converted to `dtype`.
+
+    Examples:
+        >>> await na.full((2, 2), 7, np.int64).to_host()
+        array([[7, 7],
+               [7, 7]])
+    """
     return _full(shape, value, dtype, "full")
 
 
@@ -92,23 +121,47 @@ def empty_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     Args:
         t: a tensor, shared or partitioned, or an array. Only its shape and dtype are used: the
             new tensor is contiguous, and on the device that the operation runs on.
+
+    Examples:
+        >>> x = np.ones((2, 3), np.int32)
+        >>> t = await na.empty_like(x)
+        >>> t.shape, t.dtype.name
+        ((2, 3), 'int32')
     """
     return empty(*_shape_and_dtype(t, dtype, "empty_like"))
 
 
 def zeros_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
-    """Zeros with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    """Zeros with the shape of `t`, and its dtype unless that is given; see `empty_like`.
+
+    Examples:
+        >>> t = await na.zeros_like(np.ones(3), dtype=np.int32)
+        >>> await t.to_host()
+        array([0, 0, 0], dtype=int32)
+    """
     return zeros(*_shape_and_dtype(t, dtype, "zeros_like"))
 
 
 def ones_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
-    """Ones with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    """Ones with the shape of `t`, and its dtype unless that is given; see `empty_like`.
+
+    Examples:
+        >>> t = await na.zeros((2, 2))
+        >>> await na.ones_like(t).to_host()
+        array([[1., 1.],
+               [1., 1.]], dtype=float32)
+    """
     return ones(*_shape_and_dtype(t, dtype, "ones_like"))
 
 
 def full_like(t: Any, value: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """`value` everywhere, with the shape of `t`, and its dtype unless that is given; see
     `empty_like`.
+
+    Examples:
+        >>> t = await na.zeros(3)
+        >>> await na.full_like(t, 0.5).to_host()
+        array([0.5, 0.5, 0.5], dtype=float32)
     """
     shape, element_dtype = _shape_and_dtype(t, dtype, "full_like")
     return full(shape, value, element_dtype)
@@ -149,6 +202,12 @@ def arange(
     Raises:
         ShapeError: the number of values is not finite.
         DTypeError: a bound or the step is no real number.
+
+    Examples:
+        >>> await na.arange(4).to_host()
+        array([0., 1., 2., 3.], dtype=float32)
+        >>> await na.arange(10, 30, 5, dtype=np.int32).to_host()
+        array([10, 15, 20, 25], dtype=int32)
     """
     element_dtype = layout.check_dtype(dtype)
     bounds = {"start": 0, "stop": start} if stop is None else {"start": start, "stop": stop}
@@ -186,7 +245,12 @@ def _as_python(value: Any) -> Any:
 
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """`count` evenly spaced values from `start` to `stop`, both included."""
+    """`count` evenly spaced values from `start` to `stop`, both included.
+
+    Examples:
+        >>> await na.linspace(0, 1, 5).to_host()
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
     for name, bound in (("start", start), ("stop", stop)):
         check_number(bound, f"{name} of linspace", DTypeError, is_complex=True)
     spec = contiguous(check_whole(count, "count of linspace", 0, error=ShapeError), dtype)
@@ -209,7 +273,13 @@ def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> Host
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
+    """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`.
+
+    Examples:
+        >>> await na.eye(2, 3).to_host()
+        array([[1., 0., 0.],
+               [0., 1., 0.]], dtype=float32)
+    """
     spec = contiguous((rows, rows if columns is None else columns), dtype)
     return Computed(spec, Diagonal(spec.shape[1] + 1, min(spec.shape)), "eye")
 
@@ -225,6 +295,12 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
 
     Raises:
         DTypeError: the dtype is neither float32 nor float64, or the seed is invalid.
+
+    Examples:
+        >>> t = await na.rand(3, seed=7)
+        >>> expected = np.random.Generator(np.random.Philox(7)).random(3, np.float32)
+        >>> bool((await t.to_host() == expected).all())
+        True
     """
     element_dtype = _float(dtype, "rand")
     spec = ArraySpec(layout.check_shape(shape), element_dtype)
@@ -251,6 +327,12 @@ def randn(
     Raises:
         DTypeError: the dtype is neither float32 nor float64, the seed is invalid, or `mean` or
             `std` is no real number.
+
+    Examples:
+        >>> t = await na.randn(10_000, mean=5, std=2, seed=7)
+        >>> values = await t.to_host()
+        >>> f"{values.mean():.1f} {values.std():.1f}"
+        '5.0 2.0'
     """
     element_dtype = _float(dtype, "randn")
     check_number(mean, "mean of randn", DTypeError)
@@ -290,6 +372,14 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
     Raises:
         DTypeError: a tensor cannot have such elements, or some are missing (nulls).
         OperationError: some elements are masked.
+
+    Examples:
+        >>> t = await na.from_host(np.arange(6).reshape(2, 3))
+        >>> t.shape, t.dtype.name
+        ((2, 3), 'int64')
+        >>> await t.to_host()
+        array([[0, 1, 2],
+               [3, 4, 5]])
     """
     source = _host_array(array)
     return FromHost(spec_of(source), source)
@@ -316,25 +406,55 @@ def _host_array(array: Any) -> HostArray:
 
 
 def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """A tensor without memory, to describe an argument to `kernel.compile`."""
+    """A tensor without memory, to describe an argument to `kernel.compile`.
+
+    Examples:
+        >>> t = await na.meta((1000, 1000))
+        >>> t.shape, t.device
+        ((1000, 1000), None)
+        >>> await saxpy.compile(na.meta(1), 2.0, na.meta(1))  # compiles, and launches nothing
+    """
     spec = contiguous(shape, dtype, records=True)
     return Value(Tensor(None, None, spec.at, spec.dtype))
 
 
 def dup(t: Tensor | SharedTensor) -> DeviceOp[Tensor]:
-    """A contiguous copy of a tensor, in storage of its own."""
+    """A contiguous copy of a tensor, in storage of its own.
+
+    Examples:
+        >>> t = await na.ones(3)
+        >>> copy = await na.dup(t)
+        >>> _ = await na.fill(t, 0)
+        >>> await copy.to_host()
+        array([1., 1., 1.], dtype=float32)
+    """
     return _readable(t, "dup").dup()
 
 
 def convert(t: Tensor | SharedTensor, dtype: Any) -> DeviceOp[Tensor]:
-    """A contiguous copy in elements of another type, converted as NumPy's `astype` does."""
+    """A contiguous copy in elements of another type, converted as NumPy's `astype` does.
+
+    Examples:
+        >>> t = await na.linspace(0, 3, 4)
+        >>> await na.convert(t, np.int32).to_host()
+        array([0, 1, 2, 3], dtype=int32)
+    """
     tensor = _readable(t, "convert")
     layout.check_dtype(tensor.dtype)  # a structure is not converted
     return Convert(tensor, layout.check_dtype(dtype))
 
 
 def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
-    """An operation that sets every element of a tensor to `value`, and returns the tensor."""
+    """An operation that sets every element of a tensor to `value`, and returns the tensor.
+
+    Examples:
+        >>> t = await na.zeros((2, 3))
+        >>> await na.fill(t[:, 0], 5)  # a view: the first column
+        <Tensor (2,) float32 on cpu:0>
+        >>> await t.to_host()
+        array([[5., 0., 0.],
+               [5., 0., 0.]], dtype=float32)
+    """
     if isinstance(t, SharedTensor):
         raise OperationError(
             f"fill would write to {t!r}, which is shared; write to a copy: await s.dup()."

@@ -39,6 +39,12 @@ class GroupStatistics:
     Attributes:
         submitted: the parts given to each device.
         done: of these, the parts that have ended, also by an error or a cancellation.
+
+    Examples:
+        >>> group = na.DeviceGroup(na.devices("cpu")[:2])
+        >>> _ = await group.map(lambda n: na.zeros(n), [1, 2, 3])
+        >>> group.statistics()
+        GroupStatistics(submitted=(2, 1), done=(2, 1))
     """
 
     submitted: tuple[int, ...]
@@ -53,6 +59,13 @@ class DeviceGroup(Public):
 
     Raises:
         CallerError: `devices` is empty, holds something else, or a device twice.
+
+    Examples:
+        >>> group = na.DeviceGroup(na.devices("cpu")[:2])
+        >>> parts = await na.scatter(np.arange(4, dtype=np.float32), group.devices)
+        >>> doubled = await group.map(lambda x: saxpy(na.zeros(x.shape), 2.0, x).output(), parts)
+        >>> await na.gather_parts(doubled).to_host()
+        array([0., 2., 4., 6.], dtype=float32)
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:

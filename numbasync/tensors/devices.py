@@ -52,6 +52,14 @@ def to_device(t: Any, device: Device) -> DeviceOp[Any]:
         DeviceMismatchError: the operation is run on a stream of another device than `device`.
         NotAGraphNodeError: the operation is captured, and `t` is of another device.
         OutOfDeviceMemoryError: the elements do not fit on `device`.
+
+    Examples:
+        >>> first, second = na.devices("cpu")[:2]
+        >>> with na.use_device(first):
+        ...     t = await na.arange(3)
+        >>> there = await na.to_device(t, second)
+        >>> t.device.label, there.device.label
+        ('cpu:0', 'cpu:1')
     """
     return ToDevice(_array(t, "to_device"), chosen_device(device, "to_device"))
 
@@ -64,6 +72,11 @@ def replicate(t: Tensor | SharedTensor | HostArray, devices: Sequence[Device]) -
 
     Args:
         devices: a list or a tuple of devices.
+
+    Examples:
+        >>> copies = await na.replicate(np.arange(3), na.devices("cpu")[:2])
+        >>> [t.device.label for t in copies]
+        ['cpu:0', 'cpu:1']
     """
     array = _array(t, "replicate")
     return Spread(
@@ -87,6 +100,11 @@ def scatter(
     Raises:
         ShapeError: `t` has no such axis.
         As `to_device`.
+
+    Examples:
+        >>> parts = await na.scatter(np.arange(5), na.devices("cpu")[:2])
+        >>> [(t.device.label, t.shape) for t in parts]
+        [('cpu:0', (3,)), ('cpu:1', (2,))]
     """
     targets = checked_devices(devices, "scatter")
     array = _array(t, "scatter")
@@ -125,6 +143,12 @@ def gather_parts(
         DTypeError: the dtypes differ.
         OperationError: a part is an operation, or is no array.
         CallerError and others: as `to_device`.
+
+    Examples:
+        >>> parts = await na.scatter(np.arange(5), na.devices("cpu")[:2])
+        >>> whole = await na.gather_parts(parts)
+        >>> await whole.to_host()
+        array([0, 1, 2, 3, 4])
     """
     return Gathered(parts, axis, device)
 

@@ -41,6 +41,13 @@ def as_tensor(x: Any, device: Device | None = None) -> Tensor:
         DeviceMismatchError: the array lies on another device.
         DTypeError, ShapeError: a tensor cannot have such elements, or such a layout.
         CallerError: `device` is no device.
+
+    Examples:
+        >>> numbers = np.arange(4, dtype=np.float32)
+        >>> t = na.as_tensor(numbers)  # the same memory
+        >>> _ = await na.fill(t[:2], 9)
+        >>> numbers
+        array([9., 9., 2., 3.], dtype=float32)
     """
     if device is not None:
         chosen_device(device, "as_tensor")
@@ -64,6 +71,11 @@ def from_dlpack(x: Any) -> Tensor:
 
     Raises:
         As `as_tensor`.
+
+    Examples:
+        >>> t = na.from_dlpack(np.arange(3))
+        >>> t.shape, t.dtype.name
+        ((3,), 'int64')
     """
     if not isinstance(x, Tensor) and not hasattr(x, "__dlpack__"):
         raise OperationError(

@@ -29,6 +29,13 @@ class InOut:
         array: the array that is uploaded, and written when the operation is done.
         cut: the partition, of a tensor without memory; None: the array is not partitioned.
         given: the caller's array, in the same memory, of which `array` may be a view.
+
+    Examples:
+        >>> z = np.zeros(5, np.float32)
+        >>> output = na.inout(z).partition(2)  # blocks of two threads
+        >>> _ = await saxpy(output, 1.0, np.ones(5, np.float32))
+        >>> z
+        array([1., 1., 1., 1., 1.], dtype=float32)
     """
 
     def __init__(
@@ -80,6 +87,14 @@ def inout(array: HostArray) -> InOut:
     Raises:
         OperationError: `array` is no NumPy array, is read-only, or has masked elements.
         DTypeError: device memory cannot hold the elements.
+
+    Examples:
+        >>> z = np.ones(4, np.float32)
+        >>> result = await saxpy(na.inout(z), 2.0, np.arange(4, dtype=np.float32))
+        >>> result.z is z
+        True
+        >>> z
+        array([1., 3., 5., 7.], dtype=float32)
     """
     if not isinstance(array, np.ndarray):
         raise OperationError(

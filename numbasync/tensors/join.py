@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,14 @@ def concatenate(tensors: Sequence[Any], axis: int = 0) -> DeviceOp[Tensor]:
         ShapeError: the list is empty, the tensors have no such axis, or their other extents differ.
             Raised by this call if all shapes are known, else when the operation runs.
         DTypeError: the dtypes have no common type by NumPy's rules.
+
+    Examples:
+        >>> x = await na.zeros((2, 2))
+        >>> t = await na.concatenate([x, np.ones((1, 2), np.float32)])
+        >>> await t.to_host()
+        array([[0., 0.],
+               [0., 0.],
+               [1., 1.]], dtype=float32)
     """
     return Joined(tensors, axis, is_new=False)
 
@@ -48,6 +56,13 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> DeviceOp[Tensor]:
 
     Raises:
         As `concatenate`.
+
+    Examples:
+        >>> pairs = await na.stack([na.arange(3), na.ones(3)], axis=-1)
+        >>> await pairs.to_host()
+        array([[0., 1.],
+               [1., 1.],
+               [2., 1.]], dtype=float32)
     """
     return Joined(tensors, axis, is_new=True)
 
@@ -86,6 +101,9 @@ class Joined(DeviceOp[Tensor]):
         for op in ops:
             op.consume()
         self._unused = True
+
+    def _inner(self) -> Iterable[tuple[str, Any]]:
+        return ((str(i), part) for i, part in enumerate(self._parts) if is_op(part))
 
     @property
     def home(self) -> Home:

@@ -29,6 +29,14 @@ class Partition(Public):
         grid: number of tiles along each axis; the last tile is cut off at the tensor's edge.
         exact: the launch must cover every tile; False (`partition_prefix`): it may cover fewer.
         blocks: of a mapped partition (`map`), the blocks that share the tiles; else None.
+
+    Examples:
+        >>> z = await na.zeros((16, 17))
+        >>> p = z.partition((4, 5))
+        >>> p.grid, p.tile
+        ((4, 4), (4, 5))
+        >>> p.tensor is z
+        True
     """
 
     __slots__ = ("_fingerprint", "blocks", "exact", "grid", "tensor", "tile")

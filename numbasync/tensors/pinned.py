@@ -43,6 +43,13 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
     """A NumPy array in page-locked memory. Made by `na.pinned(shape, dtype)`.
 
     Views of a buffer are buffers, too; results computed from a buffer are plain arrays.
+
+    Examples:
+        >>> buffer = na.HostBuffer.from_array(np.arange(4.0))
+        >>> isinstance(buffer[1:3], na.HostBuffer)  # a view
+        True
+        >>> type(buffer + 1).__name__  # a result
+        'ndarray'
     """
 
     _storage: Storage | None
@@ -122,6 +129,14 @@ def pinned(shape: Any, dtype: Any = np.float32, device: Device | None = None) ->
         ShapeError, DTypeError: a tensor cannot have that shape or dtype.
         OutOfDeviceMemoryError: the pages cannot be locked.
         CallerError: `device` is no device.
+
+    Examples:
+        >>> buffer = na.pinned(4)
+        >>> buffer[:] = [1, 2, 3, 4]
+        >>> t = await na.zeros(4)
+        >>> _ = await t.copy_from(buffer)  # copied from where it lies
+        >>> await t.to_host()
+        array([1., 2., 3., 4.], dtype=float32)
     """
     return HostBuffer._make(shape, dtype, device)
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import layout, notebook
 from numbasync.arguments import shown, with_type
+from numbasync.device.access import is_busy
 from numbasync.device.device import Device
 from numbasync.errors import (
     DTypeError,
+    NumbasyncError,
     OperationError,
     ShapeError,
     SharedStorageError,
@@ -52,6 +55,18 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         own_handle: `handle`, once it has been requested; None before.
 
     A tensor has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
+
+    Examples:
+        >>> t = await na.arange(6).reshape((2, 3))
+        >>> t.shape, t.dtype.name, t.nbytes
+        ((2, 3), 'float32', 24)
+        >>> column = t[:, 1]  # a view: no copy
+        >>> await column.to_host()
+        array([1., 4.], dtype=float32)
+        >>> await t.T.dup().to_host()
+        array([[0., 3.],
+               [1., 4.],
+               [2., 5.]], dtype=float32)
     """
 
     __slots__ = ()
@@ -71,27 +86,58 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         return (self[i] for i in range(len(self)))
 
     def reshape(self, *shape: Any) -> Tensor:
-        """A view with another shape of the same size; one extent may be -1."""
+        """A view with another shape of the same size; one extent may be -1.
+
+        Examples:
+            >>> t = await na.arange(6)
+            >>> t.reshape(2, -1).shape
+            (2, 3)
+        """
         requested = shape[0] if len(shape) == 1 else shape
         return self._view(layout.reshape(self._layout, requested, self.dtype.itemsize))
 
     def reinterpret(self, dtype: Any) -> Tensor:
-        """A view of the same bytes as elements of another type."""
+        """A view of the same bytes as elements of another type.
+
+        Examples:
+            >>> t = await na.ones(2)
+            >>> t.reinterpret(np.uint32).dtype.name
+            'uint32'
+        """
         to = layout.check_dtype(dtype)
         return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, to.itemsize), to)
 
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
-        """The tensor cut into tiles, one per block; a launch writes the tensor in place."""
+        """The tensor cut into tiles, one per block; a launch writes the tensor in place.
+
+        Examples:
+            >>> (await na.zeros((16, 17))).partition((4, 5)).grid
+            (4, 4)
+        """
         return Partition(self, tile)
 
     def partition_prefix(self, tile: int | tuple[int, ...]) -> Partition:
-        """`partition` for a launch whose grid may cover fewer tiles; the rest is not touched."""
+        """`partition` for a launch whose grid may cover fewer tiles; the rest is not touched.
+
+        Examples:
+            >>> z = await na.zeros(10)
+            >>> _ = await saxpy[1, 4](z.partition_prefix(4), 2.0, na.ones(10))  # one block of three
+            >>> await z.to_host()
+            array([2., 2., 2., 2., 0., 0., 0., 0., 0., 0.], dtype=float32)
+        """
         return Partition(self, tile, exact=False)
 
     # --- ownership ---
 
     def take(self) -> Tensor:
-        """Move the storage to a new handle; this one then raises MovedError."""
+        """Move the storage to a new handle; this one then raises MovedError.
+
+        Examples:
+            >>> t = await na.zeros(3)
+            >>> moved = t.take()
+            >>> t, moved
+            (<Tensor (3,) float32 on cpu:0, moved>, <Tensor (3,) float32 on cpu:0>)
+        """
         moved = Tensor(self.device, self.storage, self._layout, self.dtype, self.source)
         moment = submission_queue.now(keep=self.storage)
         if moment is not None:  # queued operations were submitted while this was the handle
@@ -100,26 +146,58 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         return moved
 
     def shared(self) -> SharedTensor:
-        """A handle for several readers; no launch may write the tensor while they hold it."""
+        """A handle for several readers; no launch may write the tensor while they hold it.
+
+        Examples:
+            >>> weights = (await na.ones(3)).shared()
+            >>> weights
+            <SharedTensor (3,) float32>
+        """
         return SharedTensor(self._view(self._layout))
 
     # --- copies ---
 
     @compiled
     def to_host(self) -> DeviceOp[HostArray]:
-        """An operation that returns the elements as a new NumPy array."""
+        """An operation that returns the elements as a new NumPy array.
+
+        Examples:
+            >>> t = await na.arange(3)
+            >>> await t.to_host()
+            array([0., 1., 2.], dtype=float32)
+        """
         return ToHost(self)
 
     def dup(self) -> DeviceOp[Tensor]:
-        """An operation that returns a contiguous copy in storage of its own."""
+        """An operation that returns a contiguous copy in storage of its own.
+
+        Examples:
+            >>> t = await na.arange(6).reshape((2, 3))
+            >>> column = await t[:, 1].dup()
+            >>> column.is_contiguous, t[:, 1].is_contiguous
+            (True, False)
+        """
         return Convert(self, self.dtype)
 
     def copy_from(self, src: Tensor | SharedTensor | HostArray) -> DeviceOp[Tensor]:
-        """An operation that copies the elements of `src` into this tensor; see `memcpy`."""
+        """An operation that copies the elements of `src` into this tensor; see `memcpy`.
+
+        Examples:
+            >>> t = await na.zeros(3)
+            >>> _ = await t.copy_from(np.arange(3, dtype=np.float32))
+            >>> await t.to_host()
+            array([0., 1., 2.], dtype=float32)
+        """
         return memcpy(self, src)
 
     def copy_to(self, dst: Tensor | HostArray) -> DeviceOp[Any]:
-        """An operation that copies the elements to `dst` and returns `dst`; see `memcpy`."""
+        """An operation that copies the elements to `dst` and returns `dst`; see `memcpy`.
+
+        Examples:
+            >>> t = await na.arange(3)
+            >>> await t.copy_to(np.empty(3, np.float32))
+            array([0., 1., 2.], dtype=float32)
+        """
         return memcpy(dst, self)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
@@ -149,6 +227,12 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
                     return export(self, lent)
             raise no_attribute(self, name)
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what is known of the tensor without waiting. Its elements are not shown:
+        to read them is a copy that waits for the device, and stops the loop meanwhile.
+        """
+        return notebook.table("Tensor", _facts(self))
+
     def __repr__(self) -> str:
         where = "meta" if self.device is None else self.device.label
         state = ", moved" if self.own_storage is None and self.device is not None else ""
@@ -157,7 +241,21 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
 
 @known
 class SharedTensor(NoOperators, Public):
-    """A tensor that several tasks read. A kernel call with it as an input returns this object."""
+    """A tensor that several tasks read. A kernel call with it as an input returns this object.
+
+    Attributes:
+        tensor: the tensor, whose storage is shared.
+        shape, dtype, device: those of the tensor.
+
+    Examples:
+        >>> weights = (await na.ones(3)).shared()
+        >>> z = await na.zeros(3)
+        >>> result = await saxpy(z, 2.0, weights)
+        >>> result.x is weights
+        True
+        >>> await weights.to_host()
+        array([1., 1., 1.], dtype=float32)
+    """
 
     __slots__ = ("tensor",)
 
@@ -223,8 +321,33 @@ class SharedTensor(NoOperators, Public):
             partition.tensor = self.tensor.take()  # only now: a wrong tile changes nothing
             return partition
 
+    def _repr_html_(self) -> str:
+        return notebook.table("SharedTensor", _facts(self.tensor))
+
     def __repr__(self) -> str:
         return f"<SharedTensor {self.shape} {self.dtype}>"
+
+
+def _facts(t: Tensor) -> list[tuple[str, object]]:
+    """What is known of a tensor without waiting: names and values."""
+    where = "none, of na.meta" if t.device is None else t.device.label
+    return [
+        ("shape", t.shape), ("dtype", t.dtype), ("bytes", f"{t.nbytes:,}"), ("device", where),
+        ("state", _state(t)),
+    ]  # fmt: skip
+
+
+def _state(t: Tensor) -> str:
+    if t.device is None:
+        return "no memory"
+    if t.own_storage is None:
+        return "moved by take()"
+    writer = t.own_storage.writer
+    with suppress(NumbasyncError):  # of a device that is lost: then it is not known
+        if writer is not None and not writer.done and is_busy(writer):
+            return "being written by work in flight"
+        return "ready"
+    return "not known"
 
 
 def writable(t: Tensor, what: str) -> Tensor:
@@ -249,6 +372,13 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
 
     Raises:
         ShapeError, DTypeError: the shapes or the dtypes differ; raised by this call.
+
+    Examples:
+        >>> t = await na.zeros(3)
+        >>> t = await na.memcpy(t, np.arange(3, dtype=np.float32))  # an upload
+        >>> array = np.empty(3, np.float32)
+        >>> await na.memcpy(array, t)  # a download
+        array([0., 1., 2.], dtype=float32)
     """
     src = src.tensor if isinstance(src, SharedTensor) else plain(src)
     given = dst

@@ -46,9 +46,16 @@ class TensorMap(NoOperators, Public):
 
     Attributes:
         tensor: the tensor.
+        shape, dtype, device: those of the tensor.
         box: the extents of a box, one for each axis.
         swizzle: bytes of a row of the box that are permuted in shared memory, or 0.
         mapped: what launches take.
+
+    Examples:
+        >>> t = await na.zeros((64, 64), np.float16)
+        >>> boxes = na.tensor_map(t, (16, 64))  # passed to a kernel in the place of `t`
+        >>> boxes.shape, boxes.tensor is t
+        ((64, 64), True)
     """
 
     __slots__ = ("box", "mapped", "swizzle", "tensor")
@@ -157,6 +164,12 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
     Raises:
         DTypeError, ShapeError: copies cannot move boxes of such a tensor.
         CallerError: there is no such swizzle.
+
+    Examples:
+        >>> t = await na.zeros((64, 64), np.float16)
+        >>> boxes = na.tensor_map(t, (16, 64))
+        >>> boxes.box, boxes.swizzle
+        ((16, 64), 128)
     """
     tensor = t.tensor if isinstance(t, SharedTensor) else t
     if not isinstance(tensor, Tensor):

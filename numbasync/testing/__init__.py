@@ -60,6 +60,17 @@ class Gate:
 
     Use the gate as a context manager, which closes it at the beginning of the block and opens it
     at the end, or call `close` and `open`.
+
+    Examples:
+        >>> stream = na.default_device().new_stream()
+        >>> gate = na.testing.gate(stream)
+        >>> gate.close()
+        >>> t = na.ones(2).async_on(stream)
+        >>> stream.query()
+        False
+        >>> gate.open()
+        >>> stream is await stream.done()
+        True
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -98,7 +109,18 @@ class Gate:
 
 
 def gate(stream: Stream) -> Gate:
-    """A gate on `stream`, open until the gate is entered or closed."""
+    """A gate on `stream`, open until the gate is entered or closed.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> stream = device.new_stream()
+        >>> with na.testing.gate(stream):
+        ...     t = na.ones(2).async_on(stream)
+        ...     stream.query()  # held
+        False
+        >>> await t.to_host()
+        array([1., 1.], dtype=float32)
+    """
     return Gate(stream)
 
 
@@ -106,6 +128,17 @@ async def settle(device: Device) -> None:
     """Run all work that can run: turn the loop, wait until the device is quiet, turn the loop.
 
     A task that is not done afterwards waits for a gate, or for an event outside the program.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> stream = device.new_stream()
+        >>> with na.testing.gate(stream):
+        ...     t = na.ones(2).async_on(stream)
+        ...     waiting = asyncio.ensure_future(stream.done())
+        ...     await na.testing.settle(device)
+        ...     waiting.done()  # it waits for the gate, and for nothing else
+        False
+        >>> _ = await waiting
     """
     check_device(device, "settle")
     for _ in range(3):
@@ -127,6 +160,15 @@ def seeded(device: Device, seed: int) -> Iterator[None]:
 
     Raises:
         StateError: the device is seeded already.
+
+    Examples:
+        >>> device = na.devices("cpu")[0]
+        >>> total = await na.zeros(1)
+        >>> for seed in range(3):  # three interleavings of the streams
+        ...     with na.testing.seeded(device, seed):
+        ...         _ = await na.gather(*(saxpy(total, 1.0, na.ones(1)) for _ in range(4)))
+        >>> await total.item()
+        12.0
     """
     backend = check_device(device, "seeded").backend
     with backend.seeded(_seed("seeded", seed)):
@@ -160,6 +202,20 @@ def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> It
 
     Raises:
         CallerError: `order` is not a `ThreadOrder`.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def add_up(z: na.KernelOutput, x: na.KernelInput):
+        ...     z[0] += x[cuda.grid(1)]
+        >>> with na.testing.checked(na.default_device()):
+        ...     await add_up[1, 4](na.zeros(1), na.ones(4))
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.DataRaceError: kernel add_up, block (0, 0, 0), thread (1, 0, 0): reads an
+        element of z (...) that block (0, 0, 0), thread (0, 0, 0) writes as z (...), and nothing
+        says which comes first. Synchronise the threads in between, cuda.syncthreads(); or use
+        cuda.atomic. ...
     """
     backend = check_device(device, "checked").backend
     if not is_one_of(order, get_args(ThreadOrder)):
@@ -176,5 +232,12 @@ def _seed(function: str, seed: object) -> int:
 
 
 def counters() -> Counters:
-    """The process's counters now; the difference of two results counts the work in between."""
+    """The process's counters now; the difference of two results counts the work in between.
+
+    Examples:
+        >>> before = na.testing.counters()
+        >>> _ = await saxpy(na.zeros(3), 2.0, na.ones(3))
+        >>> (na.testing.counters() - before).launches
+        1
+    """
     return protocols.counters.copy()

@@ -22,6 +22,13 @@ from numbasync.errors import (
 )
 
 Fault: TypeAlias = Literal["allocation", "kernel", "device", "completion", "query"]
+"""The kinds of faults that `inject` injects.
+
+Examples:
+    >>> from typing import get_args
+    >>> get_args(na.testing.Fault)
+    ('allocation', 'kernel', 'device', 'completion', 'query')
+"""
 
 
 class Injected:
@@ -31,6 +38,12 @@ class Injected:
         fault: the kind of fault.
         calls: the number of relevant calls so far.
         happened: whether the fault has happened.
+
+    Examples:
+        >>> with na.testing.inject(na.default_device(), "allocation", after=1) as injected:
+        ...     t = await na.zeros(3)
+        >>> injected.fault, injected.calls, injected.happened
+        ('allocation', 1, False)
     """
 
     def __init__(self, device: Device, fault: Fault, after: int) -> None:
@@ -106,6 +119,16 @@ def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
 
     Raises:
         CallerError: there is no such fault, or `after` is negative.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> with na.testing.inject(device, "allocation"):
+        ...     await na.zeros(3)
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.OutOfDeviceMemoryError: 12 bytes: an injected fault.
+        >>> (await na.zeros(3)).shape  # the next call succeeds
+        (3,)
     """
     if not is_one_of(fault, get_args(Fault)):
         kinds = ", ".join(repr(k) for k in get_args(Fault))

@@ -40,6 +40,14 @@ class Autotuned(Public, Generic[P]):
     Attributes:
         name: of the kernel, or of the function that makes it.
         configs: the configurations, in the order in which they were written.
+
+    Examples:
+        >>> tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}])
+        >>> tuned.name, tuned.configs
+        ('saxpy', ({'threads': 64}, {'threads': 128}))
+        >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+        >>> tuned.choice(z, 2.0, x) in (None, *tuned.configs)
+        True
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -184,6 +192,15 @@ def autotune(
     Raises:
         LauncherError: `kernel`, `key` or a configuration is of another kind, or has unknown names.
         LaunchError: there is no configuration, two are equal, or a number is out of range.
+
+    Examples:
+        >>> tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}], rounds=2)
+        >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+        >>> for result in await tuned.tune(z, 2.0, x):  # measures; z stays as it is
+        ...     print(result.config, result.status)
+        {'threads': 64} measured
+        {'threads': 128} measured
+        >>> _ = await tuned(z, 2.0, x)  # in the configuration that was fastest
     """
     configurations = Configurations(kernel, configs)
     name = configurations.name

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from numbasync import cache_folder
+from numbasync import cache_folder, notebook
 
 Status: TypeAlias = Literal["pending", "measured", "slow", "wrong", "illegal"]
 
@@ -40,6 +40,13 @@ class TuningResult:
         low, high: their quartiles, or None.
         reason: why the configuration is wrong or illegal; else empty.
         chosen: calls with this key use the configuration.
+
+    Examples:
+        >>> tuned = na.autotune(saxpy, [{"threads": 32}, {"threads": 2048}], rounds=2)
+        >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+        >>> results = await tuned.tune(z, 2.0, x)
+        >>> [(r.status, r.chosen) for r in results]
+        [('measured', True), ('illegal', False)]
     """
 
     config: dict[str, Any]
@@ -49,6 +56,26 @@ class TuningResult:
     high: float | None
     reason: str
     chosen: bool
+
+    def _repr_html_(self) -> str:
+        return TuningResults((self,))._repr_html_()
+
+
+class TuningResults(tuple[TuningResult, ...]):
+    """The records of all configurations: a tuple, which notebooks show as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        columns = ("configuration", "status", "ms", "quartiles", "chosen", "reason")
+        return notebook.table("Tuning", map(_row, self), columns)
+
+
+def _row(r: TuningResult) -> tuple[object, ...]:
+    config = ", ".join(f"{k}={v}" for k, v in r.config.items())
+    ms = "" if r.ms is None else f"{r.ms:.4g}"
+    quartiles = "" if r.low is None else f"{r.low:.4g} to {r.high:.4g}"
+    return config, r.status, ms, quartiles, "yes" if r.chosen else "", r.reason
 
 
 @dataclass(slots=True)
@@ -185,7 +212,7 @@ class Measurements:
     def results(self, configurations: Iterable[dict[str, Any]]) -> tuple[TuningResult, ...]:
         """A record for each configuration."""
         best = self.best()
-        return tuple(
+        return TuningResults(
             TuningResult(config, e.status, *_spread(e.samples), e.reason, i == best)
             for i, (config, e) in enumerate(zip(configurations, self.entries, strict=True))
         )

@@ -15,6 +15,7 @@ import numbasync as na
 import numbasync_kernels
 from benchmarks import page
 from tests import conftest, rooms, sessions
+from tests.project import docstrings
 
 ROOT = Path(__file__).parent.parent.parent
 # Wherever they are installed.
@@ -25,9 +26,11 @@ SOURCES = sorted(path for folder in (PACKAGE, *OTHERS) for path in folder.glob("
 
 
 def test_a_module_is_one_concept_and_says_which() -> None:
+    """400 lines, without the examples of its docstrings, which are part of the reference."""
     for path in SOURCES:
         text = path.read_text()
-        assert len(text.splitlines()) <= 400, path
+        lines = len(text.splitlines())
+        assert lines <= 400 or lines - docstrings.example_lines(path) <= 400, path
         assert text.startswith('"""'), path
 
 

@@ -46,6 +46,11 @@ class Tuning(_Hashed):
         unroll: a thread's elements are unrolled in the source, so that their loads are in flight
             together. False: loops iterate over them in the same order: the results have the same
             bits.
+
+    Examples:
+        >>> b = na.CommandBatch(tuning=na.batch.Tuning(threads=128))
+        >>> await b.compute(b.upload(np.arange(4, dtype=np.float32)) * 2)
+        array([0., 2., 4., 6.], dtype=float32)
     """
 
     threads: int = 256

@@ -56,8 +56,14 @@ class BufferId(Public):
     Attributes:
         recorder: the recording that the id belongs to.
         number: the number of its node in the batch.
-        shape: of the value.
-        dtype: of the value.
+        shape, ndim, dtype: of the value.
+
+    Examples:
+        >>> b = na.CommandBatch()
+        >>> x = b.upload(np.arange(6, dtype=np.int32).reshape(2, 3))
+        >>> y = x * 0.5
+        >>> y.shape, y.dtype.name
+        ((2, 3), 'float64')
     """
 
     __slots__ = ("__weakref__", "number", "recorder")

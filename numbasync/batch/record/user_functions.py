@@ -31,6 +31,13 @@ class Elementwise:
         Kind: a type that belongs to this function alone.
 
     An `Elementwise` is pickled as launchers are: by its name, or by value with cloudpickle.
+
+    Examples:
+        >>> @na.elementwise(dtype=np.bool_)
+        ... def is_near(a, b):
+        ...     return abs(a - b) < 0.01
+        >>> is_near.name, is_near.arity, is_near.dtype.name
+        ('is_near', 2, 'bool')
     """
 
     def __init__(self, function: Any, dtype: DType | None, kind: ResultType | None = None) -> None:
@@ -125,6 +132,14 @@ def elementwise(function: Any = None, /, *, dtype: Any = None) -> Any:
     Raises:
         LauncherError: the object is not a function of 1 to 16 positional parameters.
         DTypeError: batches do not support that dtype.
+
+    Examples:
+        >>> @na.elementwise
+        ... def clip(x, most):
+        ...     return min(x, most)
+        >>> b = na.CommandBatch()
+        >>> await b.compute(clip(b.upload(np.arange(4, dtype=np.float32)), 2.0))
+        array([0., 1., 2., 2.], dtype=float32)
     """
     result_dtype = None if dtype is None else element_ops.check_dtype(dtype, "elementwise")
 

@@ -46,6 +46,15 @@ class BatchGraph(Public):
 
     Attributes:
         graph: the CUDA graph that is replayed.
+
+    Examples:
+        >>> b = na.CommandBatch()
+        >>> x = b.upload(np.zeros(4, np.float32))
+        >>> y = b.relu(x) * 2
+        >>> graph = b.graph()
+        >>> results = await graph.replay({x: np.arange(4, dtype=np.float32)})
+        >>> results[y]
+        array([0., 2., 4., 6.], dtype=float32)
     """
 
     def __init__(self, batch: BatchRun, plan: Prepared, stream: Stream) -> None:

@@ -4,6 +4,7 @@ picture.
 
 from __future__ import annotations
 
+from numbasync import notebook
 from numbasync.arguments import as_whole, shown, with_type
 from numbasync.batch.codegen.choose import form
 from numbasync.batch.record.nodes import CONSTANT, INPUT
@@ -11,12 +12,25 @@ from numbasync.batch.run.plan import Prepared
 from numbasync.errors import CallerError
 from numbasync.public import Public
 
+COLUMNS = ("kernel", "form", "operations", "reads", "writes")
+
 
 class BatchPlan(Public):
     """The plan of a batch's run. `print(b.plan())` shows the table.
 
     Attributes:
         prepared: the plan that is described.
+
+    Examples:
+        >>> b = na.CommandBatch()
+        >>> x = b.upload(np.ones((64, 1000), np.float32))
+        >>> y = b.softmax(x * 2)
+        >>> print(b.plan())
+        | kernel | form | operations | reads | writes |
+        |---|---|---|---|---|
+        | 0 | row | mul max[1] sub exp sum[1] div | #0 float32 64x1000 | #7 float32 64x1000 |
+        <BLANKLINE>
+        - 512,000 bytes of device memory instead of 1,280,512.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -78,8 +92,7 @@ class BatchPlan(Public):
 
     def table(self) -> str:
         """The kernels and the reasons, as Markdown."""
-        titles = ("kernel", "form", "operations", "reads", "writes")
-        lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+        lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join(row)} |" for row in self.rows()]
         lines += ["", *(f"- {why}" for why in self.reasons())]
         memory = f"{self.peak_bytes:,} bytes of device memory"
@@ -139,6 +152,11 @@ class BatchPlan(Public):
 
     def _list(self, numbers: list[int]) -> str:
         return ", ".join(f"{self._name(n)} {self._kind(n)}" for n in numbers) or "-"
+
+    def _repr_html_(self) -> str:
+        memory = f"{self.peak_bytes:,} bytes of device memory"
+        plan = notebook.table(f"BatchPlan: {memory}", self.rows(), COLUMNS)
+        return plan + notebook.tree("", [(why, []) for why in self.reasons()])
 
     def __str__(self) -> str:
         return self.table()

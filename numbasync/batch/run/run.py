@@ -53,6 +53,13 @@ class Results(Mapping[BufferId, T]):
 
     Attributes:
         by_number: the same results by the ids' numbers.
+
+    Examples:
+        >>> b = na.CommandBatch()
+        >>> y = b.upload(np.arange(4, dtype=np.float32)) * 2
+        >>> results = await b.op()
+        >>> await results[y].to_host()
+        array([0., 2., 4., 6.], dtype=float32)
     """
 
     def __init__(self, found: Mapping[int, T], batch: BatchRun) -> None:

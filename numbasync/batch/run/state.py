@@ -35,7 +35,15 @@ CAPTURED = "a graph that was not replayed yet"
 
 @dataclass(slots=True)
 class Transfers:
-    """Arrays that a batch has moved between the host and the device, by a copy or by a kernel."""
+    """Arrays that a batch has moved between the host and the device, by a copy or by a kernel.
+
+    Examples:
+        >>> b = na.CommandBatch()
+        >>> y = b.upload(np.arange(4, dtype=np.float32)) * 2
+        >>> _ = await b.compute(y)
+        >>> b.transfers
+        Transfers(uploads=1, downloads=1)
+    """
 
     uploads: int = 0
     downloads: int = 0

@@ -84,6 +84,23 @@ def check_kernel(
         KernelError: the kernel raised an exception.
         EndlessWaitError: on the CPU device a thread waits for one that runs after it.
         CallerError: the arguments do not fit the kernel, or the reference does not fit them.
+
+    Examples:
+        >>> x = np.arange(1, 6, dtype=np.float32)
+        >>> na.testing.check_kernel(saxpy, [np.ones_like(x), 2.0, x], lambda z, a, x: a * x + z)
+
+        A wrong result, or here a wrong expectation, is an error with a report:
+
+        >>> na.testing.check_kernel(saxpy, [np.ones_like(x), 2.0, x], lambda z, a, x: a * x)
+        Traceback (most recent call last):
+            ...
+        numbasync.testing.check.failures.KernelMismatch: kernel saxpy on cpu:0, grid (1, 1, 1),
+            block (256, 1, 1): 5 of 5 elements of z are wrong (default tolerance)
+          first at (0,): got 3.0, want 2.0: off by 1, 4.19e+06 ulp
+          written by block (0, 0, 0), thread (0, 0, 0) (the last that changed it)
+          blocks (1 block along x; # all wrong, + some, . none):
+            #
+        again: ...
     """
     __tracebackhide__ = True
     if reference is not None and not callable(reference):

@@ -32,6 +32,15 @@ class Difference:
         values: of the element, under the two orders.
         orders: names of the two orders.
         count: how many elements of the argument differ.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def last_wins(z: na.KernelOutput):
+        ...     z[0] = cuda.grid(1)
+        >>> race = na.testing.find_race(last_wins[1, 4], [np.zeros(1)])
+        >>> race.difference.index, race.difference.values, race.difference.orders
+        ((0,), (3.0, 0.0), ('forward', 'reverse'))
     """
 
     argument: int
@@ -56,6 +65,11 @@ class Race:
         difference: how results differ; None if they are equal in all orders that were tried.
         accesses: two unordered accesses, with their threads and lines; "" if none were seen, for
             example when the result depends on which atomic operation comes first.
+
+    Examples:
+        >>> race = na.testing.find_race(saxpy, [np.zeros(6), 2.0, np.ones(6)])
+        >>> race is None  # the same result in all orders
+        True
     """
 
     difference: Difference | None
@@ -93,6 +107,16 @@ def find_race(
         CallerError: `launch` returns no operation.
         EndlessWaitError: threads wait for later ones in forward order.
         KernelError: the kernel failed in another way.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def collect(z: na.KernelOutput, count: na.KernelOutput):
+        ...     z[cuda.atomic.add(count, 0, 1)] = cuda.grid(1)
+        >>> race = na.testing.find_race(collect[2, 3], [np.zeros(6), np.zeros(1, np.int32)])
+        >>> print(race.difference)
+        element (0,) of argument 0 is 0.0 if threads run in forward order, and 5.0 in reverse order
+            (6 elements differ)
     """
     for name, value in (("orders", orders), ("seed", seed)):
         check_whole(value, f"{name} of find_race", 0)

@@ -26,7 +26,12 @@ from numbasync.testing.timing.timing import (
 
 
 class KernelSlow(KernelFailure):
-    """A kernel takes longer than its test allows."""
+    """A kernel takes longer than its test allows.
+
+    Examples:
+        >>> issubclass(na.testing.KernelSlow, na.testing.KernelFailure)
+        True
+    """
 
 
 class Replay:

@@ -41,6 +41,11 @@ class Timing(Spread):
         ms: the median of `samples`.
         low, high: their quartiles.
         samples: one for each repeat, in order.
+
+    Examples:
+        >>> timing = na.testing.do_bench(lambda: na.zeros(10), repeats=5, flush=0)
+        >>> len(timing.samples)
+        5
     """
 
     __slots__ = ()
@@ -65,6 +70,12 @@ class Paired:
         first, second: the timing of each operation.
         ratio: of the first to the second: the median of the ratios of all pairs.
         low, high: the quartiles of these ratios.
+
+    Examples:
+        >>> factories = (lambda: na.zeros(9)), (lambda: na.ones(9))
+        >>> pair = na.testing.do_bench_paired(*factories, repeats=5, flush=0)
+        >>> pair.first.ms > 0, pair.second.ms > 0
+        (True, True)
     """
 
     first: Timing
@@ -89,6 +100,11 @@ def device_ms(op: DeviceOp[Any]) -> float:
     Raises:
         OperationError: `op` is not an operation.
         The errors of the operation.
+
+    Examples:
+        >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+        >>> na.testing.device_ms(saxpy(z, 2.0, x)) > 0
+        True
     """
     stream = stream_for(check_op(op, "what is timed"))
     timed = Timed(op, stream.device)
@@ -109,6 +125,12 @@ def do_bench(
 
     Raises:
         CallerError: fewer than 2 repeats.
+
+    Examples:
+        >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+        >>> timing = na.testing.do_bench(lambda: saxpy(z, 2.0, x), repeats=5, flush=0)
+        >>> timing.low <= timing.ms <= timing.high
+        True
     """
     (samples,) = _samples([factory], seconds, repeats, flush)
     return Timing.of(samples)
@@ -129,6 +151,14 @@ def do_bench_paired(
 
     Raises:
         CallerError: fewer than 2 repeats.
+
+    Examples:
+        >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+        >>> pair = na.testing.do_bench_paired(
+        ...     lambda: saxpy(z, 2.0, x), lambda: na.fill(z, 0), repeats=5, flush=0
+        ... )
+        >>> pair.low <= pair.ratio <= pair.high
+        True
     """
     a, b = _samples([first, second], seconds, repeats, flush)
     ratios = [x / max(y, 1e-9) for x, y in zip(a, b, strict=True)]
