@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from numbasync.testing.check import settings
 from numbasync.testing.plugin import async_tests, isolated, leaks, needs, sanitizer
 from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
 from numbasync.testing.plugin.fixtures import benchmark_kernel as benchmark_kernel
+from numbasync.testing.plugin.fixtures import cuda_on_cpu_order as cuda_on_cpu_order
 from numbasync.testing.plugin.fixtures import device as device
 from numbasync.testing.plugin.fixtures import gate as gate
 from numbasync.testing.plugin.fixtures import policy as policy
@@ -47,7 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(parser: pytest.Parser) -> Iterator[None]:
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser
+) -> Iterator[None]:
+    if early_config.known_args_namespace.cuda_on_cpu:  # before a conftest.py imports a program
+        import_module("numbasync.cpu_cuda").switch(True)
     yield
     # By now the project's own plugins and conftest.py have added their options; a duplicate name
     # would be an error of the whole session.
@@ -134,6 +140,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             is_host = kind == "cpu"  # only this device can order threads
             all_places += places(kind, is_host, options.races if is_host else 0)
         metafunc.parametrize("device", all_places, ids=str, indirect=True)
+        return
+    options = of(metafunc.config)
+    if options.cuda_on_cpu and options.races:
+        metafunc.fixturenames.insert(0, "cuda_on_cpu_order")
+        orders = places("cpu", True, options.races)
+        metafunc.parametrize("cuda_on_cpu_order", orders, ids=str, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark
