@@ -6,6 +6,7 @@ that.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -17,26 +18,20 @@ from numbasync.tensors.import_array import as_tensor
 from numbasync.tensors.tensor import Tensor
 
 devicearray: Any = importlib.import_module("numba.cuda.simulator.cudadrv.devicearray")
-_Plain: Any = devicearray.FakeCUDAArray
-
-
-def host_array(array: Any) -> np.ndarray[Any, Any] | None:
-    """The NumPy array that a device array is, or a NumPy array itself; None for other objects."""
-    inner = array._ary if isinstance(array, _Plain) else array
-    return inner if isinstance(inner, np.ndarray) else None
+Plain: Any = devicearray.FakeCUDAArray
 
 
 def tensor_of(array: Any) -> Tensor:
     """The tensor in the memory of an array, which kernels take. A device array keeps it."""
-    kept: Tensor | None = vars(array).get("_tensor") if isinstance(array, _Plain) else None
+    if not isinstance(array, Plain):
+        return as_tensor(array, cpu())
+    kept: Tensor | None = array.__dict__.get("_tensor")
     if kept is None:
-        inner = host_array(array)
-        kept = as_tensor(array if inner is None else inner, cpu())
-        if isinstance(array, _Plain):
-            vars(array)["_tensor"] = kept
+        kept = array.__dict__["_tensor"] = as_tensor(array._ary, cpu())
     return kept
 
 
+@functools.cache
 def cpu() -> Device:
     """The device that programs for `numba.cuda` see."""
     return devices("cpu")[0]
@@ -46,7 +41,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     """A device array in the memory of an object: of a device array, a NumPy array, or an array of
     another library in the host's memory, such as a CPU tensor of PyTorch.
     """
-    if isinstance(obj, _Plain):
+    if isinstance(obj, Plain):
         return obj
     found = obj if isinstance(obj, np.ndarray) else None
     if found is None and hasattr(obj, "__array_interface__"):
@@ -58,7 +53,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
             f"{type(obj).__name__} is no array of the host's memory, and programs run on the CPU "
             "device here. Give it as a NumPy array, or copy it: cuda.to_device(a)."
         )
-    return _Plain(found)
+    return Plain(found)
 
 
 def is_cuda_array(obj: Any) -> bool:
@@ -66,7 +61,7 @@ def is_cuda_array(obj: Any) -> bool:
     too.
     """
     is_host = isinstance(obj, (np.ndarray, np.generic))
-    return isinstance(obj, _Plain) or (hasattr(obj, "__dlpack__") and not is_host)
+    return isinstance(obj, Plain) or (hasattr(obj, "__dlpack__") and not is_host)
 
 
 class Memory:
@@ -92,7 +87,7 @@ def device_array_in(
 ) -> Any:
     """`numba.cuda`'s `DeviceNDArray(shape, strides, dtype)`: new, or in memory of another one."""
     if gpu_data is None:
-        return _Plain(np.ndarray(shape, dtype, strides=strides))
+        return Plain(np.ndarray(shape, dtype, strides=strides))
     first = gpu_data.array
     view = np.lib.stride_tricks.as_strided(first.view(dtype), shape, strides)
-    return _Plain(view)
+    return Plain(view)

@@ -6,26 +6,33 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numba.cuda.args import ArgHint, In
 
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import module, refuse
-from numbasync.device.stream import Stream
+from numbasync.device.device import default_device, use_device
 from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
+from numbasync.launch.configured import is_plain
 from numbasync.launch.launcher import launcher as launcher_of
+from numbasync.memo import Memo
 from numbasync.tensors.tensor import Tensor
 
-_LAUNCHER = "_numbasync_launcher"  # the attribute of a dispatcher
+_LAUNCHER = "_numbasync_launcher"  # attributes of a dispatcher
+_CONFIGURED = "_numbasync_configured"
+_MOST_CONFIGURED = 64  # grids of a kernel
 # What a dispatcher tells of the code that was compiled for a GPU.
 _OF_THE_CODE = (
     "get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block",
     "get_regs_per_thread", "get_shared_mem_per_block", "inspect_asm", "inspect_llvm",
     "inspect_lto_ptx", "inspect_sass", "inspect_sass_cfg",
 )  # fmt: skip
+_PLAIN = frozenset((int, float, bool, complex, np.float32, np.float64, np.int32, np.int64))
 _THREADS = 128  # of a block of `kernel.forall(n)`
 
 
@@ -36,17 +43,21 @@ def call(dispatcher: Any, args: Sequence[Any], configuration: Any) -> None:
         args = [extension.prepare_args(None, a, stream=0, retr=after)[1] for a in args]
     launcher = vars(dispatcher).get(_LAUNCHER)
     if launcher is None:
+        _refuse_captured(dispatcher.py_func)
         launcher = launcher_of(may_alias=True)(dispatcher)
         vars(dispatcher)[_LAUNCHER] = launcher
-    configured = launcher[
-        configuration.griddim, configuration.blockdim, 0, int(configuration.sharedmem)
-    ]
-    given = [_argument(a, after) for a in args]
+    configured = launcher[configuration.griddim, configuration.blockdim, 0, configuration.sharedmem]
+    given = [a if type(a) in _PLAIN else _argument(a, after) for a in args]
     if dispatcher.specialized:
         (kinds,) = dispatcher.overloads
         given = [_written(k, a) for k, a in zip(kinds, given, strict=True)]
     try:
-        configured(*given).sync_on(_stream())
+        operation = configured(*given)
+        if default_device().kind == "cpu":
+            operation.sync()
+        else:  # where no argument is a tensor, which it would follow
+            with use_device(arrays.cpu()):
+                operation.sync()
     except (KernelCompileError, UnsupportedKernelError) as error:
         raise _numbas(error) from error
     except KernelError as error:
@@ -58,14 +69,17 @@ def call(dispatcher: Any, args: Sequence[Any], configuration: Any) -> None:
         function()
 
 
-def _stream() -> Stream:
-    global _own
-    if _own is None:
-        _own = arrays.cpu().new_stream()
-    return _own
-
-
-_own: Stream | None = None
+def _refuse_captured(function: Any) -> None:
+    """Refuse a kernel that uses device arrays of the names around it: compiled code has a copy of
+    arrays that are constants, and would not see what is written to them.
+    """
+    names = inspect.getclosurevars(function)
+    for name, value in {**names.globals, **names.nonlocals}.items():
+        if isinstance(value, arrays.Plain):
+            raise UnsupportedKernelError(
+                f"kernel {function.__name__} uses the device array {name} from outside, which the "
+                f"CPU device would copy when it compiles. Pass it as an argument."
+            )
 
 
 def _copied(given: np.ndarray[Any, Any], after: list[Callable[[], object]]) -> Any:
@@ -80,26 +94,21 @@ def _copied(given: np.ndarray[Any, Any], after: list[Callable[[], object]]) -> A
 
 def _argument(given: Any, after: list[Callable[[], object]]) -> Any:
     """An argument as a launcher of numbasync takes it, and what is to be done after the launch."""
-    if isinstance(given, (int, float, complex, np.number, np.bool_)):
-        return given
-    hints = importlib.import_module("numba.cuda.args")
-    if isinstance(given, hints.ArgHint):  # of `cuda.In` the kernel has a copy
-        given = copy.copy(given.value) if isinstance(given, hints.In) else given.value
+    if isinstance(given, arrays.Plain):
+        inner = given._ary
+        return arrays.tensor_of(given) if isinstance(inner, np.ndarray) else inner
+    if isinstance(given, ArgHint):  # of `cuda.In` the kernel has a copy
+        given = copy.copy(given.value) if isinstance(given, In) else given.value
+        return _argument(given, after)
     if isinstance(given, tuple):
         parts = [_argument(part, after) for part in given]
         return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)
-    given = getattr(given, "_ary", given) if isinstance(_inner(given), np.void) else given
-    if isinstance(given, np.ndarray) and not (given.flags.writeable and given.flags.aligned):
-        return arrays.tensor_of(_copied(given, after))
-    if arrays.host_array(given) is not None or (
-        hasattr(given, "__dlpack__") and not isinstance(given, Tensor)
-    ):
+    if isinstance(given, np.ndarray):
+        fits = given.flags.writeable and given.flags.aligned
+        return arrays.tensor_of(given if fits else _copied(given, after))
+    if hasattr(given, "__dlpack__") and not isinstance(given, (Tensor, np.generic)):
         return arrays.tensor_of(given)
     return given
-
-
-def _inner(given: Any) -> Any:
-    return getattr(given, "_ary", given)
 
 
 def _written(kind: Any, argument: Any) -> Any:
@@ -154,7 +163,25 @@ def replacements() -> list[tuple[Any, str, Any]]:
     def launch(self: Any, *args: object) -> None:
         call(self.dispatcher, args, self)
 
+    plain = kind.configure
+
+    def configure(
+        self: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: Any = 0
+    ) -> Any:
+        """`kernel[grid, block]`, kept: programs write it at each launch."""
+        key = griddim, blockdim, 0, sharedmem  # the stream makes no difference here
+        if not is_plain(key):
+            return plain(self, griddim, blockdim, stream, sharedmem)
+        known = vars(self).get(_CONFIGURED)
+        if known is None:
+            known = vars(self)[_CONFIGURED] = Memo[Any, Any](_MOST_CONFIGURED)
+        found = known.get(key)
+        if found is None or found.pre_launch_callbacks:
+            found = known[key] = plain(self, griddim, blockdim, stream, sharedmem)
+        return found
+
     made: list[tuple[Any, str, Any]] = [
+        (kind, "configure", configure),
         (home._LaunchConfiguration, "__call__", launch), (kind, "call", call),
         (kind, "compile", compile),
         (kind, "enable_caching", nothing), (kind, "specialize", itself),

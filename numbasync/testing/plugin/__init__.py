@@ -20,10 +20,9 @@ from numbasync.device.device import devices
 from numbasync.errors import CallerError, DeviceUnavailableError
 from numbasync.launch import variants
 from numbasync.testing.check import settings
-from numbasync.testing.plugin import async_tests, isolated, leaks, needs, sanitizer
+from numbasync.testing.plugin import async_tests, cuda_on_cpu, isolated, leaks, needs, sanitizer
 from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
 from numbasync.testing.plugin.fixtures import benchmark_kernel as benchmark_kernel
-from numbasync.testing.plugin.fixtures import cuda_on_cpu_order as cuda_on_cpu_order
 from numbasync.testing.plugin.fixtures import device as device
 from numbasync.testing.plugin.fixtures import gate as gate
 from numbasync.testing.plugin.fixtures import policy as policy
@@ -75,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitizer.command(options.sanitizer)  # raises if the tool is not installed
     if options.coverage and os.environ.get("NUMBASYNC_CPU_ENGINE") != "interpreted":
         os.environ["NUMBASYNC_CPU_ENGINE"] = "compiled-lines"  # read when devices are first listed
+    if options.cuda_on_cpu and options.races:
+        config.pluginmanager.register(cuda_on_cpu.CheckedPrograms(options.races))
     if options.lines:
         variants.compile_with_lines()
     config.stash[_tuned] = tuning.use(bool(tuning.requested))  # else not by itself in tests
@@ -140,12 +141,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             is_host = kind == "cpu"  # only this device can order threads
             all_places += places(kind, is_host, options.races if is_host else 0)
         metafunc.parametrize("device", all_places, ids=str, indirect=True)
-        return
-    options = of(metafunc.config)
-    if options.cuda_on_cpu and options.races:
-        metafunc.fixturenames.insert(0, "cuda_on_cpu_order")
-        orders = places("cpu", True, options.races)
-        metafunc.parametrize("cuda_on_cpu_order", orders, ids=str, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark

@@ -59,15 +59,6 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 
 @pytest.fixture
-def cuda_on_cpu_order(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The order of threads in which the kernels of a program for `numba.cuda` are checked."""
-    place: Place = request.param
-    assert place.order is not None
-    with checked(needs.device_of("cpu", True), place.order, place.seed):
-        yield
-
-
-@pytest.fixture
 def stream(device: Device) -> Stream:
     """A stream of the device that no other code uses."""
     return device.new_stream()
