@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: a process may import this before it calls pytest.main, whic
 
 from importlib import import_module
 from importlib.util import find_spec
+from os import environ as _environ
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,7 @@ from numbasync.tensors.tensor_map import tensor_map as tensor_map
 
 if TYPE_CHECKING:
     from numbasync import collective as collective
+    from numbasync import cpu_cuda as cpu_cuda
     from numbasync import dask as dask
     from numbasync import random as random
     from numbasync import ray as ray
@@ -124,6 +126,7 @@ if TYPE_CHECKING:
     from numbasync.batch import CommandBatch as CommandBatch
     from numbasync.batch import Elementwise as Elementwise
     from numbasync.batch import elementwise as elementwise
+    from numbasync.cpu_cuda import cuda_on_cpu as cuda_on_cpu
     from numbasync.random import random_states as random_states
     from numbasync.tuning.autotune import Autotuned as Autotuned
     from numbasync.tuning.autotune import autotune as autotune
@@ -140,15 +143,29 @@ _LATER = {
     **dict.fromkeys(("Autotuned", "autotune"), "numbasync.tuning.autotune"),
     "TuningResult": "numbasync.tuning.measurements",
     "random_states": "numbasync.random",
+    "cuda_on_cpu": "numbasync.cpu_cuda",
 }
 _runtime.imported_later.update(_LATER.values())  # `warm_up` does it beforehand
 # The public ones; others are how it is made.
 _MODULES = frozenset(
-    ("collective", "dask", "random", "ray", "tensor_cores", "testing", "torch", "vectors")
+    (
+        "collective",
+        "cpu_cuda",
+        "dask",
+        "random",
+        "ray",
+        "tensor_cores",
+        "testing",
+        "torch",
+        "vectors",
+    )
 )
 
 
 _native.switch(True)
+
+if _environ.get("NUMBASYNC_CUDA_ON_CPU") == "1":
+    import_module("numbasync.cpu_cuda").switch(True)
 
 
 def __getattr__(name: str) -> object:

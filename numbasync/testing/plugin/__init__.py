@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from numbasync.device.device import devices
 from numbasync.errors import CallerError, DeviceUnavailableError
 from numbasync.launch import variants
 from numbasync.testing.check import settings
-from numbasync.testing.plugin import async_tests, isolated, leaks, needs, sanitizer
+from numbasync.testing.plugin import async_tests, cuda_on_cpu, isolated, leaks, needs, sanitizer
 from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
 from numbasync.testing.plugin.fixtures import benchmark_kernel as benchmark_kernel
 from numbasync.testing.plugin.fixtures import device as device
@@ -47,7 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(parser: pytest.Parser) -> Iterator[None]:
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser
+) -> Iterator[None]:
+    if early_config.known_args_namespace.cuda_on_cpu:  # before a conftest.py imports a program
+        import_module("numbasync.cpu_cuda").switch(True)
     yield
     # By now the project's own plugins and conftest.py have added their options; a duplicate name
     # would be an error of the whole session.
@@ -69,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitizer.command(options.sanitizer)  # raises if the tool is not installed
     if options.coverage and os.environ.get("NUMBASYNC_CPU_ENGINE") != "interpreted":
         os.environ["NUMBASYNC_CPU_ENGINE"] = "compiled-lines"  # read when devices are first listed
+    if options.cuda_on_cpu and options.races:
+        config.pluginmanager.register(cuda_on_cpu.CheckedPrograms(options.races))
     if options.lines:
         variants.compile_with_lines()
     config.stash[_tuned] = tuning.use(bool(tuning.requested))  # else not by itself in tests

@@ -28,6 +28,7 @@ class Options:
         coverage: whether kernels run as Python, where a tracer sees their lines.
         sanitizer: the tool to run CUDA tests under; "" for none.
         lines: whether kernels are compiled with line numbers for that tool.
+        cuda_on_cpu: whether programs for `numba.cuda` use the CPU device.
         benchmarks: the file for the results of `benchmark_kernel`.
     """
 
@@ -39,6 +40,7 @@ class Options:
     coverage: bool
     sanitizer: str
     lines: bool
+    cuda_on_cpu: bool
     benchmarks: Path | None
 
     def repeated(self) -> list[str]:
@@ -48,6 +50,7 @@ class Options:
         arguments += [f"--kernel-races={self.races}"] if self.races else []
         arguments += [f"--kernel-seed={self.seed}"] if self.seed else []
         arguments += ["--strict-leaks"] if self.strict else []
+        arguments += ["--cuda-on-cpu"] if self.cuda_on_cpu else []
         return arguments
 
 
@@ -61,6 +64,7 @@ def of(config: pytest.Config) -> Options:
         str(value("numbasync_device")), int(value("numbasync_seeds")), int(value("kernel_races")),
         int(value("kernel_seed")), bool(value("strict_leaks")), bool(value("kernel_coverage")),
         str(value("compute_sanitizer") or ""), bool(value("kernel_lines")),
+        bool(value("cuda_on_cpu")),
         value("kernel_benchmarks"),
     )  # fmt: skip
 
@@ -87,6 +91,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--strict-leaks", action="store_true",
         help="a test fails that leaves device memory, work in flight, tasks or operations that "
         "were never run",
+    )  # fmt: skip
+    group.addoption(
+        "--cuda-on-cpu", action="store_true",
+        help="let programs for numba.cuda use the CPU device; with --kernel-races=N each test runs "
+        "N times, every access of its kernels watched",
     )  # fmt: skip
     group.addoption(
         "--kernel-coverage", action="store_true",

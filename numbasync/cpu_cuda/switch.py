@@ -1,0 +1,79 @@
+"""The switch: what of `numba.cuda` is replaced while programs for it run on the CPU device."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numbasync.cpu_cuda import host, launches
+from numbasync.errors import StateError
+
+_MISSING = object()
+_lock = threading.Lock()
+_replaced: list[tuple[Any, str, Any]] = []  # what is put back, the latest last
+
+
+def is_on() -> bool:
+    """Whether `numba.cuda` of this process uses the CPU device."""
+    return bool(_replaced)
+
+
+def switch(on: bool) -> None:
+    """Let `numba.cuda` use the CPU device from now on, or a GPU again.
+
+    Kernels that were compiled for one are compiled anew for the other. Names that a module has
+    taken from `numba.cuda` before (`from numba.cuda import to_device`) stay what they were, so
+    switch on before the program is imported.
+
+    Raises:
+        StateError: NUMBA_ENABLE_CUDASIM is set: Numba's simulator is in the place of the compiler.
+    """
+    with _lock:
+        if on == is_on():
+            return
+        if not on:
+            while _replaced:
+                home, name, value = _replaced.pop()
+                if value is _MISSING:
+                    delattr(home, name)
+                else:
+                    setattr(home, name, value)
+            return
+        if importlib.import_module("numba.core.config").ENABLE_CUDASIM:
+            raise StateError(
+                "NUMBA_ENABLE_CUDASIM is set, and numba.cuda is Numba's simulator in this process."
+                "\nUnset it: the CPU device takes its place."
+            )
+        try:
+            for home, name, value in (*host.replacements(), *launches.replacements()):
+                _replaced.append((home, name, vars(home).get(name, _MISSING)))
+                setattr(home, name, value)
+        except BaseException:
+            while _replaced:
+                home, name, value = _replaced.pop()
+                delattr(home, name) if value is _MISSING else setattr(home, name, value)
+            raise
+
+
+@contextmanager
+def cuda_on_cpu() -> Iterator[None]:
+    """Inside the block, programs for `numba.cuda` use the CPU device: see `numbasync.cpu_cuda`.
+
+    It holds for the whole process, all threads of it.
+
+    ```
+    with na.cuda_on_cpu():
+        a = cuda.to_device(np.arange(8))
+        kernel[1, 8](a)  # made by @cuda.jit
+        print(a.copy_to_host())
+    ```
+    """
+    was_on = is_on()
+    switch(True)
+    try:
+        yield
+    finally:
+        switch(was_on)
