@@ -17,7 +17,14 @@ _replaced: list[tuple[Any, str, Any]] = []  # what is put back, the latest last
 
 
 def is_on() -> bool:
-    """Whether `numba.cuda` of this process uses the CPU device."""
+    """Whether `numba.cuda` of this process uses the CPU device.
+
+    Example:
+        >>> from numbasync import cpu_cuda
+        >>> with na.cuda_on_cpu():
+        ...     print(cpu_cuda.is_on())
+        True
+    """
     return bool(_replaced)
 
 
@@ -27,6 +34,13 @@ def switch(on: bool) -> None:
     Kernels that were compiled for one are compiled anew for the other. Names that a module has
     taken from `numba.cuda` before (`from numba.cuda import to_device`) stay what they were, so
     switch on before the program is imported.
+
+    Example:
+        >>> from numbasync import cpu_cuda
+        >>> cpu_cuda.switch(True)
+        >>> len(cuda.gpus)
+        1
+        >>> cpu_cuda.switch(False)
 
     Raises:
         StateError: NUMBA_ENABLE_CUDASIM is set: Numba's simulator is in the place of the compiler.
@@ -64,12 +78,15 @@ def cuda_on_cpu() -> Iterator[None]:
 
     It holds for the whole process, all threads of it.
 
-    ```
-    with na.cuda_on_cpu():
-        a = cuda.to_device(np.arange(8))
-        kernel[1, 8](a)  # made by @cuda.jit
-        print(a.copy_to_host())
-    ```
+    Example:
+        >>> @cuda.jit
+        ... def double(a):
+        ...     a[cuda.grid(1)] *= 2
+        >>> with na.cuda_on_cpu():
+        ...     a = cuda.to_device(np.arange(4))
+        ...     double[1, 4](a)
+        ...     print(a.copy_to_host())
+        [0 2 4 6]
     """
     was_on = is_on()
     switch(True)
