@@ -2,7 +2,8 @@
 
 `loop.svg` is a recorded run: the turns of the event loop, and the kernels of eight frames on the
 streams that ran them. `python docs/pictures/draw.py record` runs it again, on the default device.
-`await.svg` has what one awaited kernel costs, from `docs/performance/all-h200.json`.
+`await.svg` has what one awaited kernel costs, from `docs/performance/all-h200.json`. `life.svg` and
+`order.svg` explain: the stages of an operation, and which kernels wait for which.
 """
 
 from __future__ import annotations
@@ -177,6 +178,69 @@ def await_svg(run: dict[str, Any], suffix: str = "") -> str:
     return _svg(y + 26, "What one awaited kernel costs", said, "".join(parts))
 
 
+# The stages of an operation, and where they run.
+STAGES = (
+    ("call", "checks"), ("compose", "then, zip"), ("submit", "a stream"),
+    ("enqueue", "its queue"), ("run", "the kernel"), ("await", "the result"),
+)  # fmt: skip
+# Kernels of two streams: stream, from, to, name.
+ORDERED = ((1, 0, 3, "A writes x"), (1, 3.1, 5, "C reads y"), (2, 3.1, 6, "B reads x"))
+
+
+def life_svg(suffix: str = "") -> str:
+    """A box for each stage, in a row."""
+    colour, width = COLOURS[suffix], WIDTH / len(STAGES)
+    parts = []
+    for i, (stage, what) in enumerate(STAGES):
+        x, of_device = i * width + 4, stage == "run"
+        fill = colour["ours" if of_device else "loop"]
+        parts += [
+            f'<rect x="{x:.1f}" y="8" width="{width - 18:.1f}" height="34" rx="4" fill="{fill}"/>',
+            _text(
+                x + (width - 18) / 2,
+                30,
+                stage,
+                "#fff" if of_device or not suffix else "#000",
+                "middle",
+            ),
+            _text(x + (width - 18) / 2, 60, what, colour["faint"], "middle"),
+        ]
+        if i:
+            parts.append(
+                f'<path d="M{x - 12:.1f} 25h8m-4 -4l4 4l-4 4" fill="none" '
+                f'stroke="{colour["text"]}"/>'
+            )
+    said = "Blue: on the host. Green: on the device, while the event loop runs other tasks."
+    parts.append(_text(4, 86, said, colour["faint"]))
+    return _svg(96, "The stages of an operation", said, "".join(parts))
+
+
+def order_svg(suffix: str = "") -> str:
+    """Two lanes with three kernels, of which one waits for another of the other lane."""
+    colour, scale = COLOURS[suffix], (WIDTH - LEFT - RIGHT) / 6
+    parts = [
+        _text(LEFT - 12, 8 + 40 * (lane - 1) + 17, f"stream {lane}", colour["text"], "end")
+        for lane in (1, 2)
+    ]
+    for lane, start, end, name in ORDERED:
+        x, y = LEFT + start * scale, 8 + 40 * (lane - 1)
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y}" width="{(end - start) * scale - 2:.1f}" height="26" rx="3" '
+            f'fill="{colour["ours"]}"/>'
+        )
+        parts.append(_text(x + (end - start) * scale / 2, y + 18, name, "#fff", "middle"))
+    x = LEFT + 3 * scale
+    parts.append(
+        f'<path d="M{x - 8:.1f} 34V61H{x + 2:.1f}m-4 -4l4 4l-4 4" fill="none" '
+        f'stroke="{colour["text"]}"/>'
+    )
+    said = (
+        "B waits for A, by an event on the device: both use x. C waits for nothing but its stream."
+    )
+    parts.append(_text(LEFT, 94, "B waits for A on the device, since both use x.", colour["faint"]))
+    return _svg(104, "Order across streams", said, "".join(parts))
+
+
 def _step(ms: float) -> float:
     """A round number of milliseconds, of which about six fit."""
     power = 10 ** np.floor(np.log10(ms / 6))
@@ -202,6 +266,8 @@ def drawn() -> dict[Path, str]:
     for suffix in COLOURS:
         pictures[HERE / f"loop{suffix}.svg"] = loop_svg(run, suffix)
         pictures[HERE / f"await{suffix}.svg"] = await_svg(measured, suffix)
+        pictures[HERE / f"life{suffix}.svg"] = life_svg(suffix)
+        pictures[HERE / f"order{suffix}.svg"] = order_svg(suffix)
     return pictures
 
 
