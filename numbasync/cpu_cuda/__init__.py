@@ -11,8 +11,8 @@ processor, and checked as kernels of `na.launcher` are. Device arrays are NumPy 
 every launch has ended when the call returns.
 """
 
-from numbasync.cpu_cuda.switch import cuda_on_cpu as cuda_on_cpu
-from numbasync.cpu_cuda.switch import is_on as is_on
-from numbasync.cpu_cuda.switch import switch as switch
+from numbasync.cpu_cuda.replacing import cuda_on_cpu as cuda_on_cpu
+from numbasync.cpu_cuda.replacing import is_on as is_on
+from numbasync.cpu_cuda.replacing import switch as switch
 
 __all__ = ["cuda_on_cpu", "is_on", "switch"]

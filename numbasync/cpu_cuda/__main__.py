@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from numbasync.cpu_cuda.switch import switch
+from numbasync.cpu_cuda.replacing import switch
 
 USAGE = "usage: python -m numbasync.cpu_cuda [-m MODULE | PROGRAM.py] [ARGUMENT ...]"
 

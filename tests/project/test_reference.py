@@ -19,8 +19,8 @@ from tests.project import docstrings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs/reference"
-MODULES = ("", "batch", "collective", "cpu_cuda", "dask", "errors", "random", "ray", "tensor_cores", "testing",
-           "torch", "vectors")  # fmt: skip
+MODULES = ("", "batch", "collective", "cpu_cuda", "dask", "errors", "random", "ray",
+           "tensor_cores", "testing", "torch", "vectors")  # fmt: skip
 # Modules themselves: their entries are the pages of what is in them.
 PLACES = {name for name in MODULES if name}
 
