@@ -64,9 +64,7 @@ class Kernel:
             for n, size in _memories(self.module.text)
         ]
         codes = [_ctype(t) for t in self.module.arguments]
-        self._call = ctypes.PYFUNCTYPE(ctypes.c_int32, *codes)(
-            address(self.module.name)
-        )
+        self._call = ctypes.PYFUNCTYPE(ctypes.c_int32, *codes)(address(self.module.name))
 
     def _callbacks(self) -> dict[str, Any]:
         integer, wide, place = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
