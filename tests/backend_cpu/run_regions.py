@@ -41,7 +41,7 @@ class Blocks:
     def launch(self, grid: Dim, block: Dim, *args: Any, dynamic_bytes: int = 0) -> None:
         """Run every block in this thread."""
         keep: list[Any] = []
-        packed = [p for a, t in zip(args, self.types, strict=True) for p in _words(a, t, keep)]
+        packed = [p for a, t in zip(args, self.types, strict=True) for p in words_of(a, t, keep)]
         launch_code(self.code, self.run, grid, block, packed, dynamic_bytes)
 
 
@@ -74,13 +74,13 @@ def launch_code(
         raise RecordError(status, record.tolist())
 
 
-def _words(value: Any, numba_type: Any, keep: list[Any]) -> list[int]:
+def words_of(value: Any, numba_type: Any, keep: list[Any]) -> list[int]:
     """An argument as Numba flattens it, each part in 8 bytes."""
     if isinstance(numba_type, types.Array):
         parts = [0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
         return [int(p) % 2**64 for p in parts]
     if isinstance(numba_type, types.BaseTuple):
-        return [p for v, t in zip(value, numba_type, strict=True) for p in _words(v, t, keep)]
+        return [p for v, t in zip(value, numba_type, strict=True) for p in words_of(v, t, keep)]
     if isinstance(numba_type, types.NoneType):
         return [0]
     if isinstance(numba_type, types.EnumMember):
