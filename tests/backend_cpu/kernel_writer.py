@@ -250,7 +250,7 @@ class Writer:
         a, b, n = self._one(_INTS), self._one(_INTS), self._one(_NUMBERS)
         ways = ["sync", "own", "vote"]
         if not self._has_returned:
-            ways += ["shuffle", "shuffle", "part"]
+            ways += ["shuffle", "shuffle", "part", "halves"]
         match self._one(ways):
             case "sync":
                 self._line(f"s[t] = {a}\n{'    ' * self._depth}cuda.syncwarp()")
@@ -268,6 +268,11 @@ class Writer:
                 kind, step = self._random.choice(kinds)
                 value = self._one([f"{a}", f"float64({n})", f"float32(int64({n}) % 99)"])
                 self._line(f"{self._one(_NUMBERS)} = cuda.shfl_{kind}sync(-1, {value}, {step})")
+            case "halves":
+                for head, mask, lane in (("if t % 2", 0xAAAAAAAA, 3), ("else", 0x55555555, 2)):
+                    self._line(f"{head}:")
+                    self._line(f"    for j in range({self._one(['2', 'm', 'w % 3', '1'])}):")
+                    self._line(f"        {a} = ({b} + cuda.shfl_sync({mask}, {a}, {lane})) % 1021")
             case _:
                 self._fresh += 1
                 self._line(f"mask{self._fresh} = cuda.ballot_sync(-1, {a} > {b})")

@@ -135,6 +135,33 @@ all:
     assert "%v.p" in found
 
 
+SOME_MEET = "call void @na.warp_barrier(i32 2, i32 -1)"
+
+
+@pytest.mark.parametrize(("of_some", "is_divergent"), [(SOME_MEET, True), ("", False)])
+def test_a_counter_of_rounds_that_lanes_go_while_others_wait(
+    of_some: str, is_divergent: bool
+) -> None:
+    found = divergent(f"""
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %top ], [ %i1, %latch ]
+  call void @na.warp_barrier(i32 1, i32 -1)
+  %o = and i64 %t, 1
+  %c = icmp eq i64 %o, 1
+  br i1 %c, label %some, label %latch
+some:
+  {of_some}
+  br label %latch
+latch:
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %n
+  br i1 %more, label %loop, label %behind
+behind:
+  ret i32 0""")
+    assert ("%v.i" in found) == is_divergent
+
+
 KEPT = f"""
   %a = shl i64 %t, 2
   %b = add i64 %a, %n
