@@ -24,13 +24,14 @@ class Writer:
     Args:
         seed: of everything; kernels with threads that return early, with warps and with barriers of
             the whole grid are some of them.
+        may_return: some kernels have threads that return before others meet.
 
     Attributes:
         kinds: dtypes of `xa`, `xb`, `xc` and `rows`.
         block: threads along each axis; no lane is asked that is not there.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, may_return: bool) -> None:
         self._random = random.Random(seed)
         self._lines: list[str] = []
         self._depth = 1
@@ -39,7 +40,7 @@ class Writer:
         self._stores = self._fresh = 0
         self._has_returned = False
         self._has_warps = self._is(0.4)
-        self._has_returns, self._has_grid = self._is(0.3), self._is(0.1)
+        self._has_returns, self._has_grid = self._is(0.3) and may_return, self._is(0.1)
         self.kinds = [self._one(KINDS) for _ in range(4)]
 
     def source(self) -> str:

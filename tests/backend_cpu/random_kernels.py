@@ -83,8 +83,8 @@ class RandomKernel:
         block: threads along each axis, of GRID blocks.
     """
 
-    def __init__(self, seed: int) -> None:
-        writer = Writer(seed)
+    def __init__(self, seed: int, may_return: bool = True) -> None:
+        writer = Writer(seed, may_return)
         self.seed, self.source = seed, writer.source()
         self.block, self._kinds = writer.block, writer.kinds
 

@@ -107,6 +107,28 @@ def test_threads_return_one_after_the_other() -> None:
     np.testing.assert_array_equal(x, np.tile(3 * np.arange(40), 2))
 
 
+GONE_BEFORE_WARPS_MEET = kernel("""
+  %gone = icmp slt i64 %t, %n
+  br i1 %gone, label %end, label %stay
+stay:
+  call void @na.barrier(i32 0)
+  call void @na.warp_barrier(i32 1, i32 -1)
+  call void @na.barrier(i32 2)
+  store i64 1, ptr %p
+  br label %end
+end:
+  ret i32 0
+""")
+
+
+def test_who_has_returned_does_not_come_back_behind_barriers_of_warps() -> None:
+    code = build(GONE_BEFORE_WARPS_MEET, "kernel")
+    for gone in (0, 5, 33):
+        x = np.zeros(70, np.int64)
+        run(code, 1, 70, x, gone)
+        np.testing.assert_array_equal(x, np.arange(70) >= gone)
+
+
 def test_who_has_returned_counts_as_missing_if_it_is_said() -> None:
     code = build(LEAVING, "kernel", returned_are_missing=True)
     with pytest.raises(RecordError) as caught:

@@ -65,12 +65,8 @@ class WarpPhases:
             if seen:
                 self.phases[region.start] = ends
         self._ends = sorted(set().union(*self.phases.values())) if self.phases else []
-        in_warps = [
-            r
-            for r in self._blocks.regions
-            if r.start in self.phases or (r.start and self._blocks.level(r.start) is Level.WARP)
-        ]
-        self._fills = len(self._ends) > 1 or any(r.varies for r in in_warps)
+        # Threads may also have come apart before, and some not be there when a phase begins.
+        self._fills = len(self._ends) > 1 or any(r.varies for r in self._blocks.regions)
 
     def write_phase(self, number: int, masked: bool) -> None:
         lines = self._blocks.out.lines
