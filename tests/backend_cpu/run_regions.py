@@ -41,14 +41,14 @@ class Blocks:
     def launch(self, grid: Dim, block: Dim, *args: Any, dynamic_bytes: int = 0) -> None:
         """Run every block in this thread."""
         keep: list[Any] = []
-        packed = [p for a, t in zip(args, self.types, strict=True) for p in _words(a, t, keep)]
+        packed = [p for a, t in zip(args, self.types, strict=True) for p in words_of(a, t, keep)]
         launch_code(self.code, self.run, grid, block, packed, dynamic_bytes)
 
 
 def entry_of(code: Code) -> Any:
     """The code as a function of Python's."""
     integer, wide, place = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-    kinds = [place, place, wide, wide, *[integer] * 6, wide, place, place]
+    kinds = [place, place, wide, wide, *[integer] * 6, wide, place]
     return ctypes.CFUNCTYPE(integer, *kinds)(code.load())
 
 
@@ -66,7 +66,7 @@ def launch_code(
     arguments = np.array([w % 2**64 for w in words] or [0], np.uint64)
     status = run(
         arguments.ctypes.data, memory[start:].ctypes.data, 0, blocks, *block, *grid, dynamic_bytes,
-        None, None,
+        None,
     )  # fmt: skip
     if status:
         records = (memory[start + b * nbytes :][: RECORD * 8].view(np.int64) for b in range(blocks))
@@ -74,15 +74,17 @@ def launch_code(
         raise RecordError(status, record.tolist())
 
 
-def _words(value: Any, numba_type: Any, keep: list[Any]) -> list[int]:
+def words_of(value: Any, numba_type: Any, keep: list[Any]) -> list[int]:
     """An argument as Numba flattens it, each part in 8 bytes."""
     if isinstance(numba_type, types.Array):
         parts = [0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
         return [int(p) % 2**64 for p in parts]
     if isinstance(numba_type, types.BaseTuple):
-        return [p for v, t in zip(value, numba_type, strict=True) for p in _words(v, t, keep)]
+        return [p for v, t in zip(value, numba_type, strict=True) for p in words_of(v, t, keep)]
     if isinstance(numba_type, types.NoneType):
         return [0]
+    if isinstance(numba_type, types.EnumMember):
+        value = value.value
     if isinstance(numba_type, types.Float):
         bits = np.array(value, f"f{numba_type.bitwidth // 8}")
         return [int(bits.view(f"u{numba_type.bitwidth // 8}"))]

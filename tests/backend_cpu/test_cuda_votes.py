@@ -187,3 +187,30 @@ def test_compaction_by_ballots(device: na.Device) -> None:
     z = na.zeros(int(per_warp.sum()), np.int64).sync()
     compact[2, 64](z, x, per_warp.cumsum() - per_warp).sync()
     np.testing.assert_array_equal(host(z), x[x > 0])
+
+
+def test_lanes_that_ask_their_leader_while_others_go_to_the_next_round(device: na.Device) -> None:
+    """Who wait have the number of their round, who are ahead another one."""
+
+    @na.launcher
+    @cuda.jit
+    def ask(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        value, own = x[i], x[i] - i
+        for _ in range(3):
+            mask = cuda.ballot_sync(FULL, value > own)
+            if value > own:
+                value = cuda.shfl_sync(mask, own, cuda.ffs(mask) - 1)
+        z[i] = value
+
+    for seed in range(5):
+        x = np.random.default_rng(seed).integers(0, 40, 64)
+        z = na.zeros(64, np.int64).sync()
+        ask[1, 64](z, x).sync()
+        value, own = x.copy(), x - np.arange(64)
+        for _ in range(3):
+            asks = value > own
+            for warp in (slice(0, 32), slice(32, 64)):
+                if asks[warp].any():
+                    value[warp][asks[warp]] = own[warp][asks[warp].argmax()]
+        np.testing.assert_array_equal(host(z), value)

@@ -4,8 +4,6 @@ thread.
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 from numba import cuda, float32, float64
 
 import numbasync as na
-from tests.backend_cpu.kernels_with_barriers import results
 
 pytestmark = pytest.mark.usefixtures("cpu")
 X = np.arange(4) * 3 + 1
@@ -216,49 +213,6 @@ def test_a_parameter_that_the_threads_change_begins_anew_in_each_block() -> None
 )
 def test_each_thread_keeps_its_own(kernel: Any, x: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(launched(kernel, x), expected)
-
-
-# --- all types, and random kernels ---
-
-TYPES = ["?", "u1", "i2", "i4", "u4", "i8", "u8", "f4", "f8", "c16"]
-PAIRS = list(itertools.permutations(TYPES, 2))
-COUNT = int(os.environ.get("NUMBASYNC_KERNELS", "3"))
-
-
-def both_kept(z, w, x, y):
-    t = cuda.threadIdx.x
-    v = x[t]
-    cuda.syncthreads()
-    z[t] = v
-    v = y[t]
-    cuda.syncthreads()
-    w[t] = v
-
-
-def one_kept(z, w, x, y):
-    t = cuda.threadIdx.x
-    v = x[t]
-    z[t] = v
-    v = y[t]
-    cuda.syncthreads()
-    w[t] = v
-
-
-@pytest.mark.parametrize("pair", PAIRS[7 :: max(1, len(PAIRS) // COUNT)], ids="-".join)
-@pytest.mark.parametrize("kernel", [both_kept, one_kept])
-def test_a_name_with_two_types(kernel: Any, pair: tuple[str, str]) -> None:
-    x, y = (np.arange(1, 5).astype(dtype) for dtype in pair)
-    z, w = (na.from_host(np.zeros_like(a)).sync() for a in (x, y))
-    na.launcher(cuda.jit(kernel))[1, 4](z, w, x, y).sync()
-    np.testing.assert_array_equal(z.to_host().sync(), x)
-    np.testing.assert_array_equal(w.to_host().sync(), y)
-
-
-@pytest.mark.parametrize("seed", range(1, COUNT))
-def test_barriers_change_nothing_where_threads_do_not_meet(seed: int) -> None:
-    source, expected, got = results(seed)
-    for one, other in zip(expected, got, strict=True):
-        np.testing.assert_array_equal(one, other, source)
 
 
 # --- shared arrays of device functions ---

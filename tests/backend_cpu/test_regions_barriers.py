@@ -25,14 +25,13 @@ declare i64 @na.dynamic_bytes()
 declare void @na.barrier(i32)
 declare void @na.warp_barrier(i32, i32)
 declare void @na.grid_barrier(i32)
-declare i32 @na.is_alive(i64)
 declare void @na.note(i32, i32, i64, i64, i64)
 @na.shared.0 = external global [64 x i64], align 16
 @na.exchange.0 = external global [1024 x i64]
 @na.dynamic = external global [0 x i8]
 """
 _BEGIN = """
-define i32 @kernel(ptr %result, ptr %excinfo, ptr %x, i64 %n) {
+define i32 @kernel(ptr %x, i64 %n) {
 top:
   %t = call i64 @na.tid()
   %b32 = call i32 @na.bx()
@@ -106,6 +105,28 @@ def test_threads_return_one_after_the_other() -> None:
     x = np.full(80, -1)
     run(code, 2, 40, x, 3)
     np.testing.assert_array_equal(x, np.tile(3 * np.arange(40), 2))
+
+
+GONE_BEFORE_WARPS_MEET = kernel("""
+  %gone = icmp slt i64 %t, %n
+  br i1 %gone, label %end, label %stay
+stay:
+  call void @na.barrier(i32 0)
+  call void @na.warp_barrier(i32 1, i32 -1)
+  call void @na.barrier(i32 2)
+  store i64 1, ptr %p
+  br label %end
+end:
+  ret i32 0
+""")
+
+
+def test_who_has_returned_does_not_come_back_behind_barriers_of_warps() -> None:
+    code = build(GONE_BEFORE_WARPS_MEET, "kernel")
+    for gone in (0, 5, 33):
+        x = np.zeros(70, np.int64)
+        run(code, 1, 70, x, gone)
+        np.testing.assert_array_equal(x, np.arange(70) >= gone)
 
 
 def test_who_has_returned_counts_as_missing_if_it_is_said() -> None:
@@ -279,30 +300,6 @@ end:
     assert (error.block, error.thread) == ((0, 0, 0), (0, 0, 0))
 
 
-ALIVE = kernel("""
-  %gone = icmp slt i64 %t, %n
-  br i1 %gone, label %end, label %stay
-stay:
-  call void @na.barrier(i32 0)
-  %other = sub i64 31, %t
-  %alive = call i32 @na.is_alive(i64 %other)
-  %a = sext i32 %alive to i64
-  store i64 %a, ptr %p
-  br label %end
-end:
-  ret i32 0
-""")
-
-
-def test_who_is_alive() -> None:
-    code = build(ALIVE, "kernel")
-    for gone in (0, 5, 20):
-        x = np.full(32, -1)
-        run(code, 1, 32, x, gone)
-        t = np.arange(32)
-        np.testing.assert_array_equal(x, np.where(t < gone, -1, 31 - t >= gone))
-
-
 DYNAMIC = kernel("""
   %d = getelementptr i64, ptr @na.dynamic, i64 %t
   store i64 %i, ptr %d
@@ -368,7 +365,7 @@ def test_checked_code_runs_threads_and_blocks_in_the_order_that_is_given() -> No
     memory = np.zeros(code.memory_bytes(4) + 64, np.uint8)
     start = -memory.ctypes.data % 64
     status = entry(
-        words.ctypes.data, memory[start:].ctypes.data, 0, 2, 4, 1, 1, 2, 1, 1, 0, None,
+        words.ctypes.data, memory[start:].ctypes.data, 0, 2, 4, 1, 1, 2, 1, 1, 0,
         order.ctypes.data,
     )  # fmt: skip
     assert status == 0

@@ -20,7 +20,7 @@ from tests.backend_cpu.test_regions_barriers import run
 
 def cut_text(body: str) -> CutKernel:
     """A kernel of `x`, `n`, with `t` for the thread, cut as it is written."""
-    head = "define i32 @kernel(ptr %result, ptr %excinfo, ptr %x, i64 %n) {\ntop:\n"
+    head = "define i32 @kernel(ptr %x, i64 %n) {\ntop:\n"
     text = head + "  %t = call i64 @na.tid()\n" + body + "\n}\n"
     return cut(parse_module(text, "kernel").function)
 
@@ -133,6 +133,33 @@ all:
   store i64 %p, ptr %x
   ret i32 0""")
     assert "%v.p" in found
+
+
+SOME_MEET = "call void @na.warp_barrier(i32 2, i32 -1)"
+
+
+@pytest.mark.parametrize(("of_some", "is_divergent"), [(SOME_MEET, True), ("", False)])
+def test_a_counter_of_rounds_that_lanes_go_while_others_wait(
+    of_some: str, is_divergent: bool
+) -> None:
+    found = divergent(f"""
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %top ], [ %i1, %latch ]
+  call void @na.warp_barrier(i32 1, i32 -1)
+  %o = and i64 %t, 1
+  %c = icmp eq i64 %o, 1
+  br i1 %c, label %some, label %latch
+some:
+  {of_some}
+  br label %latch
+latch:
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %n
+  br i1 %more, label %loop, label %behind
+behind:
+  ret i32 0""")
+    assert ("%v.i" in found) == is_divergent
 
 
 KEPT = f"""
@@ -295,6 +322,9 @@ READS_ARRAY = "  %v = load i64, ptr %array\n  store i64 %v, ptr %p\n  ret i32 0"
 USES_ARRAY = """
   %l = getelementptr [4 x i64], ptr %array, i64 0, i64 %n
   store i64 %t, ptr %l
+  %k = getelementptr [4 x i64], ptr %array, i64 0, i64 %b
+  %u = load i64, ptr %k
+  store i64 %u, ptr %p
 """
 
 
@@ -304,12 +334,14 @@ USES_ARRAY = """
         (f"{USES_ARRAY}  {MEET}\n  ret i32 0", 0),
         (f"{USES_ARRAY}  {MEET}\n{READS_ARRAY}", 32),
         (f"{USES_ARRAY}  store ptr %array, ptr %p\n  {MEET}\n  ret i32 0", 32),
+        (f"{USES_ARRAY}  store ptr %array, ptr %array\n  {MEET}\n  ret i32 0", 32),
     ],
-    ids=["done before the barrier", "read behind it", "its address is kept"],
+    ids=["done before the barrier", "read behind it", "its address is kept", "kept in itself"],
 )
 def test_local_arrays_have_one_place_if_threads_can_take_turns(
     body: str, bytes_of_a_thread: int
 ) -> None:
     code = write_module(kernel_text(f"  %array = alloca [4 x i64]\n{body}"), "kernel")[1]
+    assert code.notes["local_arrays"] == 1
     kept = 8 * (code.notes["per_thread"] > 0)
     assert code.thread_bytes - kept == bytes_of_a_thread

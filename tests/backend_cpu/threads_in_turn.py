@@ -64,9 +64,7 @@ class Kernel:
             for n, size in _memories(self.module.text)
         ]
         codes = [_ctype(t) for t in self.module.arguments]
-        self._call = ctypes.PYFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *codes)(
-            address(self.module.name)
-        )
+        self._call = ctypes.PYFUNCTYPE(ctypes.c_int32, *codes)(address(self.module.name))
 
     def _callbacks(self) -> dict[str, Any]:
         integer, wide, place = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
@@ -135,7 +133,7 @@ class Kernel:
         """The block, as far as each barrier of the grid."""
         place = _axes(number, grid)
         count = math.prod(block)
-        threads = [greenlet.greenlet(lambda: self._call(None, None, *packed)) for _ in range(count)]
+        threads = [greenlet.greenlet(lambda: self._call(*packed)) for _ in range(count)]
         waits: list[Any] = [("start", -1)] * count
         while not all(t.dead for t in threads):
             of_warps = _may_go_on(waits)

@@ -59,7 +59,7 @@ declare void @Py_DecRef(ptr)
 @stopped = internal constant [8 x i8] c"stopped\\00"
 """
 _BUFFER_BYTES = 256  # more than Python's Py_buffer has
-_CODE = "ptr, ptr, i64, i64, i32, i32, i32, i32, i32, i32, i64, ptr, ptr"
+_CODE = "ptr, ptr, i64, i64, i32, i32, i32, i32, i32, i32, i64, ptr"
 
 
 def launch_of(address: int, block: Dim3, grid: Dim3) -> Any:
@@ -243,7 +243,7 @@ class _Writer:
         function = self._set(f"inttoptr i64 {code} to ptr")
         passed = [
             "ptr %slots", f"ptr {block}", f"i64 {first}", f"i64 {end}", *short, f"i64 {dynamic}",
-            "ptr null", f"ptr {order}",
+            f"ptr {order}",
         ]  # fmt: skip
         thread = self._set("call ptr @PyEval_SaveThread()")
         status = self._set(f"call i32 ({_CODE}) {function}({', '.join(passed)})")

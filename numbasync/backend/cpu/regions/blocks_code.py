@@ -241,23 +241,10 @@ class BlocksCode:
             if e:
                 labels[e + ALL] = self.go(e)
         lines = self.out.lines
-        self.copy_alive(tag, "0", "%na.threads")
         lines += [
             choose(f"%{tag}.choice", "%na.next", "0", "%na.threads", soft, is_strict=self._strict),
             f"  switch i32 %{tag}.choice, label %diverged [ {cases(labels)} ]",
         ]
-
-    def copy_alive(self, tag: str, base: str, count: str) -> None:
-        if self.kernel.asks_who_is_alive:
-            self.out.lines += [
-                f"  %{tag}.ap = getelementptr inbounds i32, ptr %na.alive, i64 {base}",
-                f"  %{tag}.np = getelementptr inbounds i32, ptr %na.next, i64 {base}",
-                f"  %{tag}.nb = shl i64 {count}, 2",
-                (
-                    f"  call void @llvm.memcpy.p0.p0.i64(ptr %{tag}.ap, ptr %{tag}.np, "
-                    f"i64 %{tag}.nb, i1 0)"
-                ),
-            ]
 
     def uniform_at(self, number: int) -> list[tuple[str, str]]:
         """Type and name of the uniform values that are needed behind a barrier."""
@@ -312,8 +299,6 @@ class BlocksCode:
                 "  call void @llvm.memset.p0.i64(ptr %na.present, i8 0, "
                 f"i64 {self._layout.present_bytes}, i1 0)"
             )
-        if self.kernel.asks_who_is_alive:
-            lines.append("  call void @na.fill(ptr %na.alive, i64 0, i64 %na.threads, i32 1)")
         if self._settings.ordered:
             lines.append("  " + access("%na.block", BEGIN))
         return lines

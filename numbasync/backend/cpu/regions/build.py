@@ -116,7 +116,7 @@ def write_module(
     code = Code(
         b"",
         SYMBOL,
-        [kind for kind, _ in kernel.function.parameters[2:]],
+        [kind for kind, _ in kernel.function.parameters],
         [(offset, size) for _, offset, size in layout.shared],
         layout.dynamic_offset,
         layout.fixed_bytes,
@@ -152,15 +152,10 @@ def _of_threads(kernel: CutKernel, kept: Kept, regions: list[Region]) -> dict[st
         found["%na.next"] = "i32"
     if any(b.level is Level.WARP for b in kernel.barriers):
         found["%na.masks"] = "i32"
-    if kernel.asks_who_is_alive:
-        found["%na.alive"] = found["%na.next"] = "i32"
     if any(r.fails for r in regions):
         found["%na.statuses"] = "i32"
         if kernel.has_notes:
             found.update({f"%na.note_{name}": kind for name, kind in NOTE})
-        excinfo = kernel.function.parameters[1][1]
-        if any(excinfo in i.uses for code in kernel.function.blocks.values() for i in code):
-            found["%na.excinfos"] = "ptr"
     return found
 
 
@@ -190,11 +185,11 @@ def _blocks_function(
     aligned = dict.fromkeys(layout.names(), 64)
     aligned.update({name: 64 if offset % 64 == 0 else 16 for name, offset, _ in layout.shared})
     parameters = [
-        *(f"{kind} {name}" for kind, name in kernel.function.parameters[2:]),
+        *(f"{kind} {name}" for kind, name in kernel.function.parameters),
         *(f"ptr {alias}nonnull align {aligned[name]} {name}" for name in layout.names()),
         "ptr %na.memory, i64 %na.first_block, i64 %na.end_block",
         extents(),
-        "i64 %na.dynamic_bytes, ptr %na.excinfo, ptr %na.turns, ptr %na.turns_of_blocks",
+        "i64 %na.dynamic_bytes, ptr %na.turns, ptr %na.turns_of_blocks",
     ]
     number = ["  %na.block = add i64 %na.b, 0"]
     if settings.ordered:

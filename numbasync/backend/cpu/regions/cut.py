@@ -88,7 +88,6 @@ class CutKernel:
     local_arrays: dict[str, tuple[str, int]] = field(default_factory=dict)
     memory: set[str] = field(default_factory=set)
     has_notes: bool = False
-    asks_who_is_alive: bool = False
     reused_arrays: dict[str, set[str]] = field(default_factory=dict)
     _private: set[str] = field(default_factory=set)
 
@@ -168,7 +167,6 @@ def _name_places(kernel: CutKernel) -> None:
                 raise UnknownFormError(f"memory of a thread in the middle of the code: {i.text}")
             else:
                 kernel.has_notes = kernel.has_notes or i.callee == "@na.note"
-                kernel.asks_who_is_alive = kernel.asks_who_is_alive or i.callee == "@na.is_alive"
                 kept.append(i)
         code[:] = kept
     if names:

@@ -15,11 +15,16 @@ Ways end at barriers, since all that meet there go on together from there. At a 
 only one warp's threads meet, and warps may come through it differently often, so all of this is
 done for each level: with ways that end at all barriers, and with ways that end only at those of the
 block. Ways that lead to no barrier do not count: who takes them meets nobody any more.
+
+Threads that meet at a barrier of a warp may have left others behind, who wait at another one. What
+is made anew meanwhile, in the next round of a loop, is the same for all that meet, but has two
+values at that time: it is divergent, too, if both groups still need it (`_Rounds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 from numbasync.backend.cpu.regions.cut import THREAD_NAMES, CutKernel, Level
 from numbasync.backend.cpu.regions.flow import (
@@ -73,7 +78,16 @@ def divergent_values(kernel: CutKernel) -> set[str]:
     if not kernel.barriers:
         return analysis.by_data()
     levels = {min(b.level, Level.BLOCK) for b in kernel.barriers} | {Level.BLOCK}
-    return analysis.run([_Ways(kernel, level) for level in levels])
+    branches: list[_Branches] = [_Ways(kernel, level) for level in levels]
+    if min(levels) < Level.BLOCK:
+        branches.append(_Rounds(kernel))
+    return analysis.run(branches)
+
+
+class _Branches(Protocol):
+    def influenced(self, branch: str) -> set[str]:
+        """The values that become divergent if threads go different ways at the end of `branch`."""
+        ...
 
 
 class _Ways:
@@ -97,7 +111,6 @@ class _Ways:
         self._live = Liveness(blocks, full, kernel.names)
 
     def influenced(self, branch: str) -> set[str]:
-        """The values that become divergent if threads go different ways at the end of `branch`."""
         if branch not in self.graph or len(self.graph[branch]) < 2:
             return set()
         meeting = self._meets[branch]
@@ -132,6 +145,62 @@ class _Ways:
         return made & needed
 
 
+class _Rounds:
+    """What has two values while some threads wait and others go round."""
+
+    def __init__(self, kernel: CutKernel) -> None:
+        blocks = kernel.function.blocks
+        self._barriers = {b.block: b for b in kernel.barriers}
+        ends = kernel.graph(Level.WARP)
+        leading = reached_from(predecessors(ends), self._barriers)
+        self._to_next = {b: [s for s in ends[b] if s in leading] for b in leading}
+        self._meets = post_dominators(self._to_next)
+        self._within = kernel.graph(Level.BLOCK)  # where nobody waits for those left behind
+        self._made = {
+            i.result: block
+            for block, code in blocks.items()
+            for i in code
+            if i.result and block in reached_from(self._within, self._within[block])
+        }
+        live = Liveness(blocks, kernel.graph(), kernel.names)
+        definitions = {i.result: i for code in blocks.values() for i in code if i.result}
+        self._needed = {
+            b.block: _with_operands(live.at_begin[b.resume], definitions) for b in kernel.barriers
+        }
+
+    def influenced(self, branch: str) -> set[str]:
+        if self._meets.get(branch) != END:
+            return set()
+        parted = reached_from(self._to_next, self._to_next[branch])
+        if sum(block in self._barriers for block in parted) < 2:
+            return set()
+        reached = reached_from(self._within, self._within[branch])
+        waits = [barrier for block, barrier in self._barriers.items() if block in reached]
+        has_masks = any(b.mask != "-1" for b in waits)  # groups that do not wait for each other
+        found: set[str] = set()
+        for value, block in self._made.items():
+            if block in reached:
+                times = sum(value in self._needed[b.block] for b in waits)
+                if times > 1 or (has_masks and times):
+                    found.add(value)
+        return found
+
+
+def _with_operands(values: Collection[str], definitions: Mapping[str, Instruction]) -> set[str]:
+    """The values, and what they can be made from again."""
+    found: set[str] = set()
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value in found:
+            continue
+        found.add(value)
+        i = definitions.get(value)
+        if i is not None and i.opcode != "phi" and follows_from_operands(i):
+            waiting += i.uses
+    return found
+
+
 class _Analysis:
     def __init__(self, kernel: CutKernel) -> None:
         self._blocks = kernel.function.blocks
@@ -147,7 +216,7 @@ class _Analysis:
     def by_data(self) -> set[str]:
         return self.run([])
 
-    def run(self, levels: Collection[_Ways]) -> set[str]:
+    def run(self, branches: Collection[_Branches]) -> set[str]:
         divergent: set[str] = set()
         branched: set[str] = set()
         waiting = list(self._sources)
@@ -161,8 +230,8 @@ class _Analysis:
                     waiting.append(i.result)
                 elif i.opcode in ("br", "switch") and block not in branched:
                     branched.add(block)
-                    for ways in levels:
-                        waiting += ways.influenced(block)
+                    for each in branches:
+                        waiting += each.influenced(block)
         return divergent
 
 

@@ -53,17 +53,6 @@ def write_failures(kernel: CutKernel, layout: Layout, regions: list[Region]) -> 
                 f"i64 0, i64 0, i64 %failed.first, {where})"
             ),
         ]
-        if "%na.excinfos" in layout.names():
-            lines += [
-                "  %failed.asked = icmp ne ptr %na.excinfo, null",
-                "  br i1 %failed.asked, label %failed.tell, label %failed.told",
-                "failed.tell:",
-                "  %failed.ep = getelementptr inbounds ptr, ptr %na.excinfos, i64 %failed.first",
-                "  %failed.e = load ptr, ptr %failed.ep",
-                "  store ptr %failed.e, ptr %na.excinfo",
-                "  br label %failed.told",
-                "failed.told:",
-            ]
         lines.append("  ret i32 %failed.status")
     else:
         lines.append("  unreachable")

@@ -16,8 +16,8 @@ def arrays_at_one_place(kernel: CutKernel, regions: list[Region]) -> dict[str, s
         for i in code:
             for used in i.uses:
                 opcode = i.opcode
-                if opcode == "store" and i.uses[-1] != used:
-                    opcode = "kept elsewhere"
+                if opcode == "store" and used in i.uses[:-1]:
+                    opcode = "kept in memory"
                 users.setdefault(used, []).append((block, opcode, i.result))
     found: dict[str, set[str]] = {}
     for array in kernel.local_arrays:

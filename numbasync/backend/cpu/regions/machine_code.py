@@ -54,9 +54,7 @@ class Code:
     Attributes:
         object_code: ELF, or what the system has.
         symbol: `i32 symbol(ptr arguments, ptr memory, i64 first, i64 end, i32 wx, wy, wz, gx, gy,
-            gz,
-            i64 dynamic_bytes, ptr excinfo, ptr order)`, which runs the blocks from `first` up to
-            `end`.
+            gz, i64 dynamic_bytes, ptr order)`, which runs the blocks from `first` up to `end`.
         arguments: LLVM's type of each flattened argument, each in a slot of 8 bytes.
         shared: offset and bytes of each static shared array in the memory of a block.
         dynamic_offset: where dynamic shared memory begins there.

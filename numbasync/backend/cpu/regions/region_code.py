@@ -8,10 +8,9 @@ from numbasync.backend.cpu.regions.cut import BARRIER, FAIL, CutKernel, Level
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
-from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
 from numbasync.backend.cpu.regions.private_atomics import without_lock
 from numbasync.backend.cpu.regions.region import NEVER, NOTE, Region, Settings, Written, with_ways
-from numbasync.backend.cpu.regions.state_lines import is_alive_lines, latch_lines
+from numbasync.backend.cpu.regions.state_lines import latch_lines
 from numbasync.backend.cpu.regions.thread_loops import Loops
 
 
@@ -55,9 +54,6 @@ class RegionCode:
         self._names.update(layout.renamed)
         self._reused = set().union(*kernel.reused_arrays.values())
         self._names.update(self._facts)
-        self._excinfo = kernel.function.parameters[1][1]
-        self._result = kernel.function.parameters[0][1]
-        self._names[self._excinfo] = f"%{self.tag}.excinfo"
         self._uniform_outs = sorted(
             {
                 v
@@ -218,11 +214,6 @@ class RegionCode:
                 f"  {self._names[array]} = getelementptr inbounds {kind}, "
                 f"ptr %na.local.{array[1:]}, i64 %{tag}.na.tid"
             )
-        if self._has_excinfo():
-            lines.append(
-                f"  %{tag}.excinfo = getelementptr inbounds ptr, ptr %na.excinfos, "
-                f"i64 %{tag}.na.tid"
-            )
         for v in self._loaded:
             if v in self._kept.per_thread:
                 lines += self.load_of_thread(
@@ -237,9 +228,6 @@ class RegionCode:
         for block in self.region.blocks:
             lines.append(f"{self._names[block][1:]}:")
             self._write_block(block)
-
-    def _has_excinfo(self) -> bool:
-        return any(self._excinfo in i.uses for b in self.region.blocks for i in self._blocks[b])
 
     def _current(self, value: str, lines: list[str]) -> str:
         """A name for what a value of the region is now."""
@@ -296,8 +284,6 @@ class RegionCode:
         if i.opcode == "ret":
             self._write_end(0)
             return
-        if i.opcode == "store" and i.uses and i.uses[-1] == self._result:
-            return
         names = self._names
         demoted = [u for u in dict.fromkeys(i.uses) if u in self._demoted]
         if demoted:
@@ -307,12 +293,6 @@ class RegionCode:
             return
         if i.callee == "@na.note":
             self._write_note(i, names)
-            return
-        if i.callee == "@na.is_alive":
-            if i.result in self._demoted:
-                raise UnknownFormError("na.is_alive of a value that is kept in its own loop")
-            value = i.arguments()[0].rsplit(" ", 1)[1]
-            lines += is_alive_lines(names[i.result], names.get(value, value))
             return
         text = i.renamed(names)
         plain = None

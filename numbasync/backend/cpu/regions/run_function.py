@@ -25,7 +25,7 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
     lines = [
         (
             f"define i32 @{SYMBOL}(ptr %arguments, ptr align 64 %memory, i64 %first, i64 %end, "
-            f"{extents()}, i64 %na.dynamic_bytes, ptr %excinfo, ptr %order) {{"
+            f"{extents()}, i64 %na.dynamic_bytes, ptr %order) {{"
         ),
         "top:",
         *(f"  %na.{e}64 = zext nneg i32 %na.{e} to i64" for e in ("wx", "wy", "wz")),
@@ -50,11 +50,11 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         "  %turns_of_blocks = phi ptr [ null, %top ], [ %blocks.v, %ordered ]",
     ]
     passed = []
-    for n, (kind, _) in enumerate(kernel.function.parameters[2:]):
+    for n, (kind, _) in enumerate(kernel.function.parameters):
         lines += _load_argument(n, kind)
         passed.append(f"{kind} %argument.{n}")
     tail = ", ".join(f"i32 %na.{e}" for e in EXTENTS)
-    rest = f"{tail}, i64 %na.dynamic_bytes, ptr %excinfo, ptr %turns, ptr %turns_of_blocks"
+    rest = f"{tail}, i64 %na.dynamic_bytes, ptr %turns, ptr %turns_of_blocks"
     if not cooperative:
         lines += _addresses(layout, "%memory", "m")
         addresses = ", ".join(f"ptr {n.replace('%na.', '%m.')}" for n in layout.names())

@@ -64,16 +64,3 @@ def latch_lines(tag: str) -> list[str]:
         f"  store i32 {x}.d, ptr %na.most",
         f"  br label %{tag}.next",
     ]
-
-
-def is_alive_lines(result: str, thread: str) -> list[str]:
-    """Whether a thread of the block, by its number, has not returned."""
-    return [
-        f"  {result}.in = icmp ult i64 {thread}, %na.threads",
-        f"  {result}.at = select i1 {result}.in, i64 {thread}, i64 0",
-        f"  {result}.p = getelementptr inbounds i32, ptr %na.alive, i64 {result}.at",
-        f"  {result}.v = load i32, ptr {result}.p",
-        f"  {result}.n = icmp ne i32 {result}.v, 0",
-        f"  {result}.a = and i1 {result}.n, {result}.in",
-        f"  {result} = zext i1 {result}.a to i32",
-    ]

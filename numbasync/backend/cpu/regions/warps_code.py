@@ -30,7 +30,6 @@ class States(Protocol):
     def switch_on_last(self, tag: str, labels: dict[int, str]) -> None: ...
     def switch_if_same(self, tag: str, labels: dict[int, str], least: str, most: str) -> None: ...
     def dispatch(self, tag: str, ends: list[int]) -> None: ...
-    def copy_alive(self, tag: str, base: str, count: str) -> None: ...
     def uniform_at(self, number: int) -> list[tuple[str, str]]: ...
 
 
@@ -66,12 +65,8 @@ class WarpPhases:
             if seen:
                 self.phases[region.start] = ends
         self._ends = sorted(set().union(*self.phases.values())) if self.phases else []
-        in_warps = [
-            r
-            for r in self._blocks.regions
-            if r.start in self.phases or (r.start and self._blocks.level(r.start) is Level.WARP)
-        ]
-        self._fills = len(self._ends) > 1 or any(r.varies for r in in_warps)
+        # Threads may also have come apart before, and some not be there when a phase begins.
+        self._fills = len(self._ends) > 1 or any(r.varies for r in self._blocks.regions)
 
     def write_phase(self, number: int, masked: bool) -> None:
         lines = self._blocks.out.lines
@@ -145,7 +140,6 @@ class WarpPhases:
             "  %warp.base = load i64, ptr %na.base",
             "  %warp.lanes = load i64, ptr %na.lanes",
         ]
-        self._blocks.copy_alive("warp", "%warp.base", "%warp.lanes")
         lines += [
             choose("%warp.choice", masks, "%warp.base", "%warp.lanes", soft),
             f"  switch i32 %warp.choice, label %warp_apart [ {cases(labels)} ]",

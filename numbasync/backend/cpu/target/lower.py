@@ -34,7 +34,7 @@ from numbasync.backend.cpu.target.functions import (
     dispatchers_of,
     flags_of,
 )
-from numbasync.backend.cpu.target.module import BYTES, I32, KERNEL, Module, Options, types
+from numbasync.backend.cpu.target.module import I32, KERNEL, Module, Options, types
 from numbasync.backend.cpu.target.session import Session
 from numbasync.errors import UnsupportedKernelError
 
@@ -163,12 +163,12 @@ def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
     module = session.module
     inner = module.globals[name]
     parameters = inner.ftype.args
-    outer = ir.Function(module, ir.FunctionType(I32, [BYTES, BYTES, *parameters[1:]]), KERNEL)
-    for new, old in zip(outer.args[2:], inner.args[1:], strict=True):
+    outer = ir.Function(module, ir.FunctionType(I32, parameters[1:]), KERNEL)
+    for new, old in zip(outer.args, inner.args[1:], strict=True):
         new.name = old.name
     builder = ir.IRBuilder(outer.append_basic_block())
     place = builder.alloca(parameters[0].pointee)
-    builder.ret(builder.call(inner, [place, *outer.args[2:]]))
+    builder.ret(builder.call(inner, [place, *outer.args]))
     for function in module.functions:
         if function.blocks and function is not outer:
             function.linkage = "internal"
