@@ -15,6 +15,7 @@ from numba.cuda.core.compiler_lock import (  # pyright: ignore[reportMissingImpo
 )
 
 from numbasync.backend.bfloat16_type import register
+from numbasync.backend.cpu.library.libdevice_rounding import IN_MODE
 from numbasync.backend.cpu.record import Site
 from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     arrays,
@@ -172,8 +173,9 @@ def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
     for function in module.functions:
         if function.blocks and function is not outer:
             function.linkage = "internal"
-            function.attributes.discard("noinline")
-            function.attributes.add("alwaysinline")
+            if not function.name.startswith(IN_MODE):
+                function.attributes.discard("noinline")
+                function.attributes.add("alwaysinline")
     return tuple("ptr" if isinstance(t, ir.PointerType) else str(t) for t in parameters[1:])
 
 
