@@ -289,27 +289,3 @@ def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
     code = build(text, "kernel")
     run(code, 1, 32, x, 0, dynamic_bytes=8)
     assert x[0] == 32 and (x[1:] == x[1]).all()
-
-
-READS_ARRAY = "  %v = load i64, ptr %array\n  store i64 %v, ptr %p\n  ret i32 0"
-USES_ARRAY = """
-  %l = getelementptr [4 x i64], ptr %array, i64 0, i64 %n
-  store i64 %t, ptr %l
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "bytes_of_a_thread"),
-    [
-        (f"{USES_ARRAY}  {MEET}\n  ret i32 0", 0),
-        (f"{USES_ARRAY}  {MEET}\n{READS_ARRAY}", 32),
-        (f"{USES_ARRAY}  store ptr %array, ptr %p\n  {MEET}\n  ret i32 0", 32),
-    ],
-    ids=["done before the barrier", "read behind it", "its address is kept"],
-)
-def test_local_arrays_have_one_place_if_threads_can_take_turns(
-    body: str, bytes_of_a_thread: int
-) -> None:
-    code = write_module(kernel_text(f"  %array = alloca [4 x i64]\n{body}"), "kernel")[1]
-    kept = 8 * (code.notes["per_thread"] > 0)
-    assert code.thread_bytes - kept == bytes_of_a_thread

@@ -15,7 +15,6 @@ from numbasync.backend.cpu.regions.helper_code import CHOOSE, FILL, RECORD
 from numbasync.backend.cpu.regions.instructions import without_metadata
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
-from numbasync.backend.cpu.regions.local_arrays import arrays_at_one_place
 from numbasync.backend.cpu.regions.machine_code import Code, run_passes, target_machine
 from numbasync.backend.cpu.regions.prepare import prepare
 from numbasync.backend.cpu.regions.region import FIRST_LOOP, NOTE, Region, Settings, find_regions
@@ -91,8 +90,6 @@ def write_module(
     light = time.perf_counter()
     kept = plan_kept(kernel, apart)
     regions = find_regions(kernel, kept, apart)
-    if not ordered:
-        kernel.reused_arrays = arrays_at_one_place(kernel, regions)
     row = row and not ordered and not _asks_for_more_axes(kernel)
     settings = Settings(not ordered, ordered, row, not (apart or ordered))
     cooperative = any(b.level is Level.GRID for b in kernel.barriers)

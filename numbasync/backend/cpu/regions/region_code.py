@@ -51,9 +51,7 @@ class RegionCode:
         self._names.update({b: f"%{self.tag}.v.{b[1:]}" for b in region.blocks})
         self._names.update({v: f"%{self.tag}.v.{v[1:]}" for v in self._defined})
         self._names.update({a: f"%{self.tag}.v.{a[1:]}" for a in kernel.local_arrays})
-        self._names.update({a: f"%na.local.{a[1:]}" for a in kernel.reused_arrays})
         self._names.update(layout.renamed)
-        self._reused = set().union(*kernel.reused_arrays.values())
         self._names.update(self._facts)
         self._excinfo = kernel.function.parameters[1][1]
         self._result = kernel.function.parameters[0][1]
@@ -212,8 +210,6 @@ class RegionCode:
                 f"{tag}.begin:",
             ]
         for array, (kind, _) in self._kernel.local_arrays.items():
-            if array in self._kernel.reused_arrays:
-                continue
             lines.append(
                 f"  {self._names[array]} = getelementptr inbounds {kind}, "
                 f"ptr %na.local.{array[1:]}, i64 %{tag}.na.tid"
@@ -321,7 +317,7 @@ class RegionCode:
             plain = without_lock(text, names[i.result], is_private)
         if plain is not None:
             lines += plain
-        elif i.opcode in ("load", "store") and is_plain(i) and self._reused.isdisjoint(i.uses[-1:]):
+        elif i.opcode in ("load", "store") and is_plain(i):
             text += self._group
         if plain is None:
             lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")
