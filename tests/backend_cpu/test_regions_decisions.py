@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from numbasync.backend.cpu.regions import build
+from numbasync.backend.cpu.regions import Settings, build
 from numbasync.backend.cpu.regions.build import write_module
 from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
 from numbasync.backend.cpu.regions.divergence import divergent_values
@@ -221,9 +221,9 @@ def test_a_loop_is_turned_for_neighbours_side_by_side(
     text = text.replace(
         "  br label %loop\nloop:", "  %mine = mul i64 %t, %n\n  br label %loop\nloop:"
     )
-    code = build(text, "kernel")
+    code = build(text, "kernel", Settings())
     assert code.notes["turned"] == turned
-    assert not build(text, "kernel", turn_loops=False).notes["turned"]
+    assert not build(text, "kernel", Settings(turn_loops=False)).notes["turned"]
     x = np.arange(20 * 16)
     run(code, 1, 16, x, 20)
     before = np.arange(20 * 16)
@@ -247,7 +247,7 @@ store:
 
 
 def test_a_check_before_the_loop_and_what_it_finds() -> None:
-    code = build(CHECKED, "kernel", row=True)
+    code = build(CHECKED, "kernel", Settings(row=True))
     assert code.notes["hoisted"] == code.notes["checked"] == 1
     x = np.full(100, -1)
     run(code, 1, 32, x, 68)
@@ -261,7 +261,7 @@ def test_a_check_before_the_loop_and_what_it_finds() -> None:
 
 def test_apart_and_ordered_code_checks_each_access() -> None:
     for options in ({"apart": True}, {"ordered": True}):
-        assert not write_module(CHECKED, "kernel", **options)[1].notes["hoisted"]
+        assert not write_module(CHECKED, "kernel", Settings(**options))[1].notes["hoisted"]
 
 
 def test_a_barrier_in_a_function_that_is_not_inlined_is_no_kernels() -> None:
@@ -269,7 +269,7 @@ def test_a_barrier_in_a_function_that_is_not_inlined_is_no_kernels() -> None:
         "call void %x", "invoke void %x"
     )
     with pytest.raises((UnknownFormError, RuntimeError)):
-        build(text, "kernel")
+        build(text, "kernel", Settings())
 
 
 def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
@@ -283,9 +283,9 @@ def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
   store i64 %all, ptr %q
   ret i32 0
 """)
-    assembly = write_module(text, "kernel")[0]
+    assembly = write_module(text, "kernel", Settings())[0]
     assert assembly.count("= atomicrmw") == 1  # of x, which other blocks may have
     x = np.zeros(33, np.int64)
-    code = build(text, "kernel")
+    code = build(text, "kernel", Settings())
     run(code, 1, 32, x, 0, dynamic_bytes=8)
     assert x[0] == 32 and (x[1:] == x[1]).all()

@@ -30,9 +30,6 @@ BEGIN, MEET, MEET_WARP = 9, 7, 8  # modes of the access function of checks
 class BlocksCode:
     """Writes the states of a block.
 
-    Args:
-        strict: threads that have returned count as missing at a barrier.
-
     Attributes:
         out: what is written.
         written: the states that are wanted: kind, number of the start, whether it is masked.
@@ -41,10 +38,10 @@ class BlocksCode:
 
     def __init__(
         self, kernel: CutKernel, kept: Kept, layout: Layout, settings: Settings,
-        regions: list[Region], strict: bool,
+        regions: list[Region],
     ) -> None:  # fmt: skip
         self.kernel, self.kept, self._layout, self._settings = kernel, kept, layout, settings
-        self.regions, self._strict = regions, strict
+        self.regions = regions
         self.out = Written()
         self.hoisted: dict[str, bool] = {}
         self._wanted: list[tuple[str, int, bool]] = []
@@ -164,7 +161,8 @@ class BlocksCode:
         self._write_copy(level, region, masked, "s")
 
     def _hoisted(self, level: Level, region: Region, tag: str) -> HoistedChecks | None:
-        if not self._settings.hoists_checks or (level is Level.WARP and not self._settings.row):
+        settings = self._settings
+        if settings.apart or settings.ordered or (level is Level.WARP and not settings.row):
             return None
         live = self.kept.live[region.start]
         return hoist_checks(
@@ -174,7 +172,7 @@ class BlocksCode:
             self.kept.divergent,
             {v for v in live if v in self.kept.uniform},
             {i.result for i in self.kept.remade[region.start]},
-            self._settings.row,
+            settings.row,
             tag,
             (f"%{tag}.h.base", f"%{tag}.h.end") if level is Level.WARP else None,
         )
@@ -243,7 +241,14 @@ class BlocksCode:
         lines = self.out.lines
         self.copy_alive(tag, "0", "%na.threads")
         lines += [
-            choose(f"%{tag}.choice", "%na.next", "0", "%na.threads", soft, is_strict=self._strict),
+            choose(
+                f"%{tag}.choice",
+                "%na.next",
+                "0",
+                "%na.threads",
+                soft,
+                self._settings.returned_are_missing,
+            ),
             f"  switch i32 %{tag}.choice, label %diverged [ {cases(labels)} ]",
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -30,38 +31,13 @@ _MOST = 2147483647
 MANY_REGIONS = 8  # of more, LLVM's code is kept smaller: it is compiled in half the time
 
 
-def build(
-    text: str,
-    name: str,
-    *,
-    apart: bool = False,
-    ordered: bool = False,
-    returned_are_missing: bool = False,
-    row: bool = False,
-    turn_loops: bool = True,
-) -> Code:
+def build(text: str, name: str, settings: Settings) -> Code:
     """Compile the kernel `name` of a module by the contract.
-
-    Args:
-        apart: keep everything once a thread, whatever the analysis of divergence says.
-        ordered: for checks: threads and blocks come in an order that the launch gives, accesses are
-            no promise of independence, and the first error stops a block.
-        returned_are_missing: a thread that has returned before a barrier is reported.
-        row: for blocks with one row of threads alone, unless the kernel asks for other axes.
-        turn_loops: make the loop over threads the inner one where that is faster.
 
     Raises:
         UnknownFormError: for a form of LLVM's language that is not known here.
     """
-    assembly, code = write_module(
-        text,
-        name,
-        apart=apart,
-        ordered=ordered,
-        returned_are_missing=returned_are_missing,
-        row=row,
-        turn_loops=turn_loops,
-    )
+    assembly, code = write_module(text, name, settings)
     began = time.perf_counter()
     module = llvm.parse_assembly(assembly)
     module.verify()
@@ -73,31 +49,22 @@ def build(
     return code
 
 
-def write_module(
-    text: str,
-    name: str,
-    *,
-    apart: bool = False,
-    ordered: bool = False,
-    returned_are_missing: bool = False,
-    row: bool = False,
-    turn_loops: bool = True,
-) -> tuple[str, Code]:
+def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
     """The module of the blocks' code, not yet optimised, and all of `Code` but the machine code."""
     began = time.perf_counter()
-    prepared = prepare(text, name, turn_loops and not ordered)
+    prepared = prepare(text, name, settings.turn_loops and not settings.ordered)
     kernel = prepared.kernel
     light = time.perf_counter()
-    kept = plan_kept(kernel, apart)
-    regions = find_regions(kernel, kept, apart)
-    row = row and not ordered and not _asks_for_more_axes(kernel)
-    settings = Settings(not ordered, ordered, row, not (apart or ordered))
+    kept = plan_kept(kernel, settings.apart)
+    regions = find_regions(kernel, kept, settings.apart)
+    if settings.ordered or _asks_for_more_axes(kernel):
+        settings = replace(settings, row=False)
     cooperative = any(b.level is Level.GRID for b in kernel.barriers)
     saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
     if cooperative:
         saved["%na.state"] = "i32"
     layout = lay_out(kernel, kept, prepared.places, _of_threads(kernel, kept, regions), saved)
-    blocks = BlocksCode(kernel, kept, layout, settings, regions, returned_are_missing)
+    blocks = BlocksCode(kernel, kept, layout, settings, regions)
     states = blocks.write()
     lines = [
         *_kept_lines(prepared.rest),
@@ -260,7 +227,7 @@ def _declarations(rest: list[str], settings: Settings) -> list[str]:
 
 def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
     lines = []
-    if settings.parallel:
+    if not settings.ordered:
         lines = [
             "!9000 = distinct !{}",
             '!9001 = !{!"llvm.loop.parallel_accesses", !9000}',

@@ -41,7 +41,7 @@ class RegionCode:
         self.varies = region.varies or masked
         self._out = out
         self._facts = dict(facts or {})
-        self._group = ", !llvm.access.group !9000" if settings.parallel else ""
+        self._group = ", !llvm.access.group !9000" if not settings.ordered else ""
         self._count = 0
         self._defined = {i.result for b in region.blocks for i in self._blocks[b] if i.result}
         self._defined -= set(self._facts)
