@@ -17,10 +17,10 @@ from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import ALL
 from numbasync.backend.cpu.regions.hoisted_checks import hoist_checks
 from numbasync.backend.cpu.regions.keep import Kept
-from numbasync.backend.cpu.regions.layout import Layout, in_memory
+from numbasync.backend.cpu.regions.layout import Layout
 from numbasync.backend.cpu.regions.region import NEVER, Region, Settings, Written
 from numbasync.backend.cpu.regions.region_code import RegionCode
-from numbasync.backend.cpu.regions.state_lines import access, cases, choose, wide, widened
+from numbasync.backend.cpu.regions.state_lines import access, cases, choose, load_lines, store_lines
 from numbasync.backend.cpu.regions.warps_code import WarpPhases
 
 MASKED_STATE = 1 << 20  # added to the state of a waiting block some of whose threads have returned
@@ -281,11 +281,9 @@ class BlocksCode:
         self.want("resumed", number, masked)
         lines.append(f"{tag}.start:")
         for kind, v in self.uniform_at(number):
-            lines += [
-                f"  %{tag}.u.{v} = load {kind}, ptr %na.u.{v}",
-                *widened(kind, f"%{tag}.u.{v}"),
-                f"  store {in_memory(kind)} {wide(kind, f'%{tag}.u.{v}')}, ptr %na.save.{v}",
-            ]
+            name = f"%{tag}.u.{v}"
+            lines.append(f"  {name} = load {kind}, ptr %na.u.{v}")
+            lines += store_lines(kind, name, f"%na.save.{v}", f"{name}.byte")
         lines += [
             f"  store i32 {number + (MASKED_STATE if masked else 0)}, ptr %na.state",
             "  ret i32 0",
@@ -297,13 +295,7 @@ class BlocksCode:
         lines.append(f"{tag}.start:")
         for kind, v in self.uniform_at(number):
             name = f"%{tag}.u.{v}"
-            if kind == "i1":
-                lines += [
-                    f"  {name}.w = load i8, ptr %na.save.{v}",
-                    f"  {name} = trunc i8 {name}.w to i1",
-                ]
-            else:
-                lines.append(f"  {name} = load {kind}, ptr %na.save.{v}")
+            lines += load_lines(kind, name, f"%na.save.{v}")
             lines.append(f"  store {kind} {name}, ptr %na.u.{v}")
         lines.append(f"  br label {self._begin(number, masked)}")
 

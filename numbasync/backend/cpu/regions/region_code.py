@@ -11,7 +11,12 @@ from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
 from numbasync.backend.cpu.regions.private_atomics import without_lock
 from numbasync.backend.cpu.regions.region import NEVER, NOTE, Region, Settings, Written, with_ways
-from numbasync.backend.cpu.regions.state_lines import is_alive_lines, latch_lines
+from numbasync.backend.cpu.regions.state_lines import (
+    is_alive_lines,
+    latch_lines,
+    load_lines,
+    store_lines,
+)
 from numbasync.backend.cpu.regions.thread_loops import Loops
 
 
@@ -180,25 +185,11 @@ class RegionCode:
     def store_of_thread(self, name: str, kind: str, value: str) -> list[str]:
         """Store a value into the thread's place."""
         p, line = self._address(name, in_memory(kind))
-        if kind == "i1":
-            wide = self._fresh("b")
-            return [
-                line,
-                f"  {wide} = zext i1 {value} to i8",
-                f"  store i8 {wide}, ptr {p}{self._group}",
-            ]
-        return [line, f"  store {kind} {value}, ptr {p}{self._group}"]
+        return [line, *store_lines(kind, value, p, f"{p}.byte", self._group)]
 
     def load_of_thread(self, name: str, kind: str, result: str) -> list[str]:
         p, line = self._address(name, in_memory(kind))
-        if kind == "i1":
-            wide = self._fresh("b")
-            return [
-                line,
-                f"  {wide} = load i8, ptr {p}{self._group}",
-                f"  {result} = trunc i8 {wide} to i1",
-            ]
-        return [line, f"  {result} = load {kind}, ptr {p}{self._group}"]
+        return [line, *load_lines(kind, result, p, self._group)]
 
     def _write_body(self) -> None:
         lines, tag = self._out.lines, self.tag
