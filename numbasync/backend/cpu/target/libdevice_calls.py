@@ -146,7 +146,9 @@ def _other(builder: Builder, function: Any, args: list[Any]) -> Any:
     is_of_floats = any(t in _FLOATS for t in kind.args) and not any(p.is_ptr for p in parameters)
     if not (parameters and is_of_floats and binding.address_of_symbol(of_c)):
         return builder.of_a_gpu(function, args)
-    outer = builder.session.pure(of_c, kind.return_type, *kind.args)
+    outer = builder.session.function(of_c, kind.return_type, *kind.args)
+    outer.attributes.add("readnone")
+    outer.attributes.add("nounwind")
     return builder.call(outer, args)
 
 

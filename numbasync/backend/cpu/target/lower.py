@@ -45,7 +45,6 @@ _FAST = ("contract", "arcp", "afn")
 _SPACE = re.compile(r" addrspace\(\d+\)")
 _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global) \[0 x .*$', re.M)
 _BARRIERS = ("na.barrier", "na.warp_barrier", "na.grid_barrier")
-_PURE = "memory(none) nounwind willreturn"
 
 
 def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = None) -> Module:
@@ -190,12 +189,6 @@ def _finished(session: Session) -> str:
     for name in _DYNAMIC.findall(text):
         text = text.replace(name, "@na.dynamic")
     text = re.sub(r"^@na\.dynamic = .*\n", "", text, flags=re.M)
-    text = re.sub(
-        r'^(declare .*@"na\.[^\n]*) (?:readnone nounwind|nounwind readnone)$',
-        rf"\1 {_PURE}",
-        text,
-        flags=re.M,
-    )
     if "@na.dynamic" in text:
         text += "\n@na.dynamic = external global [0 x i8], align 1024\n"
     text = text.replace('target datalayout = ""', f'target datalayout = "{target_data()}"')
