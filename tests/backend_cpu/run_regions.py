@@ -10,7 +10,7 @@ import numpy as np
 from numba.core import types
 
 from numbasync.backend.cpu.declared_arguments import type_of
-from numbasync.backend.cpu.regions import Code, build
+from numbasync.backend.cpu.regions import Code, Settings, build
 from numbasync.backend.cpu.target import lower
 
 Dim = int | tuple[int, ...]
@@ -35,7 +35,7 @@ class Blocks:
         keys = [types.none if a is None else typeof(a) for a in args]
         self.types = tuple(type_of(k) for k in keys)
         self.module = lower(kernel, self.types)
-        self.code: Code = build(self.module.text, self.module.name, **options)
+        self.code: Code = build(self.module.text, self.module.name, Settings(**options))
         self.run = entry_of(self.code)
 
     def launch(self, grid: Dim, block: Dim, *args: Any, dynamic_bytes: int = 0) -> None:

@@ -10,7 +10,7 @@ import pytest
 from numba import cuda, float32, int64
 
 import numbasync as na
-from numbasync.backend.cpu.kernel import block_kernel, scheduling
+from numbasync.backend.cpu.kernel import compiled, scheduling
 from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import (
@@ -48,15 +48,15 @@ def count_all(z: na.KernelOutput):
 
 
 def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_kernel, "workers", lambda: 3)
+    monkeypatch.setattr(compiled, "workers", lambda: 3)
     seen = set()
-    run = block_kernel.BlockKernel._run
+    run = compiled.Compiled._run
 
     def note(self: Any, code: Any, first: int, end: int, *args: Any) -> None:
         seen.add((threading.current_thread().name.rpartition("_")[0], first, end))
         run(self, code, first, end, *args)
 
-    monkeypatch.setattr(block_kernel.BlockKernel, "_run", note)
+    monkeypatch.setattr(compiled.Compiled, "_run", note)
     z = na.zeros(7, np.int32).sync()
     n = scheduling.SPREAD_THREADS
     count_all[n // 64, 64](z).sync()
@@ -67,7 +67,7 @@ def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyP
 
 
 def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_kernel, "workers", lambda: 3)
+    monkeypatch.setattr(compiled, "workers", lambda: 3)
 
     @na.launcher
     @cuda.jit

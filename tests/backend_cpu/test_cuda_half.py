@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import operator
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda, float32
-from numba.cuda import fp16
+from numba.cuda import bf16, fp16
 
 import numbasync as na
 from tests.common import host
@@ -350,3 +351,49 @@ def test_roundings_of_fp16(device: na.Device, mode: str) -> None:
     np.testing.assert_array_equal(host(z)[MODES.index(mode)], want)
     whole = {"rn": np.rint, "rd": np.floor, "ru": np.ceil, "rz": np.trunc}[mode](x)
     np.testing.assert_array_equal(host(n)[MODES.index(mode)], whole.astype(np.int32))
+
+
+@na.launcher
+@cuda.jit
+def beside_nan(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput, w: na.KernelInput):
+    i = cuda.grid(1)
+    z[0, i] = fp16.__hmax_nan(x[i], y[i])
+    z[1, i] = fp16.__hmin_nan(x[i], y[i])
+    z[2, i] = fp16.__hmul_sat(x[i], y[i])
+    z[3, i] = fp16.__hfma_relu(x[i], y[i], w[i])
+
+
+@pytest.mark.full
+def test_functions_of_fp16_with_nan_and_ends(device: na.Device) -> None:
+    x, y, w = every(), np.roll(every(seed=4), 7), every(seed=12)
+    y[:512] = x[:512]
+    z = na.zeros((4, 4096), np.float16).sync()
+    beside_nan[16, 256](z, x, y, w).sync()
+    with np.errstate(all="ignore"):
+        fused = (x.astype(np.float64) * y + w).astype(np.float16)
+        want = [np.maximum(x, y), np.minimum(x, y), np.nan_to_num(np.clip(x * y, 0, 1)),
+                np.where(fused < 0, np.float16(0), fused)]  # fmt: skip
+    for got, right in zip(host(z), want, strict=True):
+        np.testing.assert_array_equal(got, right)
+
+
+@na.launcher
+@cuda.jit
+def of_wide_integers(z: na.KernelOutput, n: na.KernelOutput, u: na.KernelInput):
+    i = cuda.grid(1)
+    z[0, i] = bf16.uint64_to_bfloat16_rz(u[i])
+    z[1, i] = bf16.uint64_to_bfloat16_ru(u[i])
+    n[i] = bf16.bfloat16_to_uint64_rz(z[0, i])
+
+
+@pytest.mark.full
+def test_wide_integers_are_rounded_to_one_side(device: na.Device) -> None:
+    u = np.random.default_rng(16).integers(2**62, 2**64 - 2**57, 64, np.uint64)
+    u[:3] = [2**63, 2**63 + 1, 2**64 - 2**57 - 1]
+    z, n = na.zeros((2, 64), np.dtype(ml_dtypes.bfloat16)).sync(), na.zeros(64, np.uint64).sync()
+    of_wide_integers[1, 64](z, n, u).sync()
+    below, above = ([int(v) for v in row.astype(np.float64)] for row in host(z))
+    for low, number, high, back in zip(below, u.tolist(), above, host(n).tolist(), strict=True):
+        step = 1 << number.bit_length() - 8
+        assert low == back == number // step * step
+        assert high == -(-number // step) * step

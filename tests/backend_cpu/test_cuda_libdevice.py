@@ -255,3 +255,21 @@ def test_special_functions(device: na.Device) -> None:
         np.testing.assert_allclose(
             got[finite], expected[finite], rtol=1e-11, atol=1e-13, err_msg=str(k)
         )
+
+
+@na.launcher
+@cuda.jit
+def remainders(z: na.KernelOutput, n: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+    i = cuda.grid(1)
+    z[i], n[i] = libdevice.remquo(x[i], y[i])
+
+
+@pytest.mark.full
+def test_remainders_come_with_the_quotient_s_last_bits(device: na.Device) -> None:
+    x, y = np.random.default_rng(12).uniform(-50, 50, (2, 64))
+    z, n = na.zeros(64, np.float64).sync(), na.zeros(64, np.int32).sync()
+    remainders[1, 64](z, n, x, y).sync()
+    want = [math.remainder(p, q) for p, q in zip(x.tolist(), y.tolist(), strict=True)]
+    np.testing.assert_array_equal(host(z), want)
+    counts = np.rint((x - want) / y).astype(int)
+    np.testing.assert_array_equal(host(n) % 8, np.sign(counts) * (abs(counts) % 8) % 8)

@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from numbasync.backend.cpu.regions import Code, build
+from numbasync.backend.cpu.regions import Code, Settings, build
 from numbasync.backend.cpu.regions.build import write_module
 from numbasync.backend.cpu.regions.machine_code import run_passes, target_machine
 from tests.backend_cpu.run_regions import RecordError, entry_of, launch_code
@@ -71,7 +71,7 @@ ROTATE = kernel("""
 
 @pytest.mark.parametrize("options", [{}, full({"apart": True}), full({"row": True})], ids=str)
 def test_a_value_is_kept_over_a_barrier(options: dict[str, Any]) -> None:
-    code = build(ROTATE, "kernel", **options)
+    code = build(ROTATE, "kernel", Settings(**options))
     for threads in (1, 7, 64):
         x = np.arange(3 * threads)
         run(code, 3, threads, x, 0)
@@ -101,7 +101,7 @@ out:
 
 
 def test_threads_return_one_after_the_other() -> None:
-    code = build(LEAVING, "kernel")
+    code = build(LEAVING, "kernel", Settings())
     x = np.full(80, -1)
     run(code, 2, 40, x, 3)
     np.testing.assert_array_equal(x, np.tile(3 * np.arange(40), 2))
@@ -122,7 +122,7 @@ end:
 
 
 def test_who_has_returned_does_not_come_back_behind_barriers_of_warps() -> None:
-    code = build(GONE_BEFORE_WARPS_MEET, "kernel")
+    code = build(GONE_BEFORE_WARPS_MEET, "kernel", Settings())
     for gone in (0, 5, 33):
         x = np.zeros(70, np.int64)
         run(code, 1, 70, x, gone)
@@ -130,7 +130,7 @@ def test_who_has_returned_does_not_come_back_behind_barriers_of_warps() -> None:
 
 
 def test_who_has_returned_counts_as_missing_if_it_is_said() -> None:
-    code = build(LEAVING, "kernel", returned_are_missing=True)
+    code = build(LEAVING, "kernel", Settings(returned_are_missing=True))
     with pytest.raises(RecordError) as caught:
         run(code, 2, 40, np.zeros(80, np.int64), 3)
     assert (caught.value.kind, caught.value.site, caught.value.numbers) == (3, 5, (0, 39, 40))
@@ -153,7 +153,7 @@ end:
 
 
 def test_threads_at_two_barriers_are_told_with_site_and_thread() -> None:
-    code = build(APART, "kernel")
+    code = build(APART, "kernel", Settings())
     x = np.zeros(64, np.int64)
     run(code, 2, 32, x, 32)  # all at the second
     run(code, 2, 32, x, 0)  # all at the first
@@ -181,7 +181,7 @@ good:
 
 @pytest.mark.parametrize("options", [{}, {"apart": True}], ids=str)
 def test_the_first_thread_that_fails_is_told(options: dict[str, Any]) -> None:
-    code = build(NOTING, "kernel", **options)
+    code = build(NOTING, "kernel", Settings(**options))
     x = np.arange(96)
     x[[40, 45, 70]] = -5, -6, -7
     with pytest.raises(RecordError) as caught:
@@ -223,7 +223,7 @@ end:
 
 @pytest.mark.parametrize("options", [{}, full({"row": True}), full({"apart": True})], ids=str)
 def test_a_sum_of_a_warp(options: dict[str, Any]) -> None:
-    code = build(WARPS, "kernel", **options)
+    code = build(WARPS, "kernel", Settings(**options))
     x = np.arange(128)
     run(code, 2, 64, x, 0)
     np.testing.assert_array_equal(x, np.repeat(np.arange(128).reshape(4, 32).sum(1), 32))
@@ -251,7 +251,7 @@ all:
 
 
 def test_lanes_of_a_mask_meet_while_the_others_wait() -> None:
-    code = build(MASKS, "kernel")
+    code = build(MASKS, "kernel", Settings())
     x = np.zeros(64, np.int64)
     run(code, 1, 64, x, 0)
     t = np.arange(64)
@@ -276,7 +276,7 @@ GRID = kernel("""
 
 
 def test_blocks_meet() -> None:
-    code = build(GRID, "kernel")
+    code = build(GRID, "kernel", Settings())
     assert code.cooperative
     x = np.arange(96)
     run(code, 3, 32, x, 96)
@@ -294,7 +294,7 @@ end:
   ret i32 0
 """)
     with pytest.raises(RecordError) as caught:
-        run(build(text, "kernel"), 3, 32, np.zeros(96, np.int64), 0)
+        run(build(text, "kernel", Settings()), 3, 32, np.zeros(96, np.int64), 0)
     error = caught.value
     assert (error.kind, error.site, error.numbers) == (3, 4, (0, 0, 32))
     assert (error.block, error.thread) == ((0, 0, 0), (0, 0, 0))
@@ -316,7 +316,7 @@ DYNAMIC = kernel("""
 
 
 def test_dynamic_shared_memory_lies_behind_the_static() -> None:
-    code = build(DYNAMIC, "kernel")
+    code = build(DYNAMIC, "kernel", Settings())
     assert code.dynamic_offset % 64 == 0
     x = np.zeros(48, np.int64)
     run(code, 2, 24, x, 0, dynamic_bytes=24 * 8)
@@ -324,7 +324,7 @@ def test_dynamic_shared_memory_lies_behind_the_static() -> None:
 
 
 def test_memory_grows_with_the_block_and_shared_arrays_are_where_they_are_said() -> None:
-    code = build(ROTATE, "kernel")
+    code = build(ROTATE, "kernel", Settings())
     assert [size for _, size in code.shared] == [64 * 8]
     assert code.shared[0][0] >= 128 and code.shared[0][0] % 16 == 0
     assert code.memory_bytes(64) < code.memory_bytes(65) == code.memory_bytes(128)
@@ -332,7 +332,7 @@ def test_memory_grows_with_the_block_and_shared_arrays_are_where_they_are_said()
 
 
 def test_code_is_pickled_and_loaded_again() -> None:
-    code = pickle.loads(pickle.dumps(build(ROTATE, "kernel")))
+    code = pickle.loads(pickle.dumps(build(ROTATE, "kernel", Settings())))
     x = np.arange(8)
     run(code, 1, 8, x, 0)
     np.testing.assert_array_equal(x, np.arange(8) + np.roll(np.arange(8), -1))
@@ -354,7 +354,7 @@ def test_checked_code_runs_threads_and_blocks_in_the_order_that_is_given() -> No
     callback = prototype(lambda *call: seen.append(call) or 0)
     real = llvm.address_of_symbol("numbasync_access")
     llvm.add_symbol("numbasync_access", ctypes.cast(callback, ctypes.c_void_p).value or 0)
-    code = build(ORDERED, "kernel", ordered=True)
+    code = build(ORDERED, "kernel", Settings(ordered=True))
     entry = entry_of(code)
     if real:  # for kernels that are loaded after this test
         llvm.add_symbol("numbasync_access", real)
@@ -380,7 +380,9 @@ def test_checked_code_runs_threads_and_blocks_in_the_order_that_is_given() -> No
 )
 def test_code_for_aarch64_is_assembled(text: str) -> None:
     machine = target_machine("aarch64-unknown-linux-gnu", "neoverse-n1", "")
-    module = llvm.parse_assembly(write_module(text, "kernel")[0].replace("x86_64", "aarch64"))
+    module = llvm.parse_assembly(
+        write_module(text, "kernel", Settings())[0].replace("x86_64", "aarch64")
+    )
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     run_passes(module, machine=machine)
     elf = machine.emit_object(module)

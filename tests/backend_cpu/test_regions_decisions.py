@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from numbasync.backend.cpu.regions import build
+from numbasync.backend.cpu.regions import Settings, build
 from numbasync.backend.cpu.regions.build import write_module
 from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
 from numbasync.backend.cpu.regions.divergence import divergent_values
@@ -248,9 +248,9 @@ def test_a_loop_is_turned_for_neighbours_side_by_side(
     text = text.replace(
         "  br label %loop\nloop:", "  %mine = mul i64 %t, %n\n  br label %loop\nloop:"
     )
-    code = build(text, "kernel")
+    code = build(text, "kernel", Settings())
     assert code.notes["turned"] == turned
-    assert not build(text, "kernel", turn_loops=False).notes["turned"]
+    assert not build(text, "kernel", Settings(turn_loops=False)).notes["turned"]
     x = np.arange(20 * 16)
     run(code, 1, 16, x, 20)
     before = np.arange(20 * 16)
@@ -274,7 +274,7 @@ store:
 
 
 def test_a_check_before_the_loop_and_what_it_finds() -> None:
-    code = build(CHECKED, "kernel", row=True)
+    code = build(CHECKED, "kernel", Settings(row=True))
     assert code.notes["hoisted"] == code.notes["checked"] == 1
     x = np.full(100, -1)
     run(code, 1, 32, x, 68)
@@ -288,7 +288,7 @@ def test_a_check_before_the_loop_and_what_it_finds() -> None:
 
 def test_apart_and_ordered_code_checks_each_access() -> None:
     for options in ({"apart": True}, {"ordered": True}):
-        assert not write_module(CHECKED, "kernel", **options)[1].notes["hoisted"]
+        assert not write_module(CHECKED, "kernel", Settings(**options))[1].notes["hoisted"]
 
 
 def test_a_barrier_in_a_function_that_is_not_inlined_is_no_kernels() -> None:
@@ -296,7 +296,7 @@ def test_a_barrier_in_a_function_that_is_not_inlined_is_no_kernels() -> None:
         "call void %x", "invoke void %x"
     )
     with pytest.raises((UnknownFormError, RuntimeError)):
-        build(text, "kernel")
+        build(text, "kernel", Settings())
 
 
 def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
@@ -310,38 +310,9 @@ def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
   store i64 %all, ptr %q
   ret i32 0
 """)
-    assembly = write_module(text, "kernel")[0]
+    assembly = write_module(text, "kernel", Settings())[0]
     assert assembly.count("= atomicrmw") == 1  # of x, which other blocks may have
     x = np.zeros(33, np.int64)
-    code = build(text, "kernel")
+    code = build(text, "kernel", Settings())
     run(code, 1, 32, x, 0, dynamic_bytes=8)
     assert x[0] == 32 and (x[1:] == x[1]).all()
-
-
-READS_ARRAY = "  %v = load i64, ptr %array\n  store i64 %v, ptr %p\n  ret i32 0"
-USES_ARRAY = """
-  %l = getelementptr [4 x i64], ptr %array, i64 0, i64 %n
-  store i64 %t, ptr %l
-  %k = getelementptr [4 x i64], ptr %array, i64 0, i64 %b
-  %u = load i64, ptr %k
-  store i64 %u, ptr %p
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "bytes_of_a_thread"),
-    [
-        (f"{USES_ARRAY}  {MEET}\n  ret i32 0", 0),
-        (f"{USES_ARRAY}  {MEET}\n{READS_ARRAY}", 32),
-        (f"{USES_ARRAY}  store ptr %array, ptr %p\n  {MEET}\n  ret i32 0", 32),
-        (f"{USES_ARRAY}  store ptr %array, ptr %array\n  {MEET}\n  ret i32 0", 32),
-    ],
-    ids=["done before the barrier", "read behind it", "its address is kept", "kept in itself"],
-)
-def test_local_arrays_have_one_place_if_threads_can_take_turns(
-    body: str, bytes_of_a_thread: int
-) -> None:
-    code = write_module(kernel_text(f"  %array = alloca [4 x i64]\n{body}"), "kernel")[1]
-    assert code.notes["local_arrays"] == 1
-    kept = 8 * (code.notes["per_thread"] > 0)
-    assert code.thread_bytes - kept == bytes_of_a_thread

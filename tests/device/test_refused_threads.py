@@ -13,7 +13,7 @@ import pytest
 
 import numbasync as na
 from numbasync import threads
-from numbasync.backend.cpu.kernel import block_kernel, scheduling
+from numbasync.backend.cpu.kernel import compiled, scheduling
 from numbasync.backend.cpu.runtime import workers
 from numbasync.backend.cpu.runtime.device import CpuDevice
 from numbasync.backend.cpu.runtime.seeded import stepping
@@ -256,7 +256,7 @@ def test_blocks_that_have_begun_elsewhere_are_waited_for(
 ) -> None:
     """Of four threads that share the blocks of a launch, the second helper is refused."""
     monkeypatch.setattr(scheduling, "workers", lambda: 4)
-    monkeypatch.setattr(block_kernel, "workers", lambda: 4)
+    monkeypatch.setattr(compiled, "workers", lambda: 4)
     scheduling.after_fork()
     (device, *_) = na.devices("cpu")
     n = 2 * scheduling.SPREAD_THREADS
@@ -268,7 +268,7 @@ def test_blocks_that_have_begun_elsewhere_are_waited_for(
         helped.append(threads.submit(executor, call))
         return helped[0]
 
-    monkeypatch.setattr(block_kernel, "submit", submit)
+    monkeypatch.setattr(compiled, "submit", submit)
     with na.use_device(device):
         z = na.zeros(n, np.int32).sync()
         fresh()(z).sync()

@@ -22,7 +22,7 @@ from numba.core import types
 from numba.cuda.core.errors import NumbaError
 
 from numbasync.backend.cpu.declared_arguments import type_of
-from numbasync.backend.cpu.regions import Code
+from numbasync.backend.cpu.regions import Code, Settings
 from numbasync.backend.cpu.regions.machine_code import run_passes
 from numbasync.backend.cpu.target import Module, lower
 from tests.backend_cpu.random_kernels import GRID, RandomKernel
@@ -45,7 +45,7 @@ def outcome(
     """What it writes if it is compiled with these options of `regions.build`."""
     module = module or lowered(random)
     build = _build_fast if fast else _building.build
-    code = build(module.text, module.name, **options)
+    code = build(module.text, module.name, Settings(**options))
     args, keep = random.arguments(), list[Any]()
     words = [
         w for a, t in zip(args, module.argument_types, strict=True) for w in words_of(a, t, keep)
@@ -54,8 +54,8 @@ def outcome(
     return np.asarray(args[0])
 
 
-def _build_fast(text: str, name: str, **options: Any) -> Code:
-    assembly, code = _building.write_module(text, name, **options)
+def _build_fast(text: str, name: str, settings: Settings) -> Code:
+    assembly, code = _building.write_module(text, name, settings)
     module = llvm.parse_assembly(assembly)
     module.verify()
     target = llvm.Target.from_triple(llvm.get_process_triple())

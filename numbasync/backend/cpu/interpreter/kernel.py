@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.backend.cpu.declared_arguments import Formal
 from numbasync.backend.cpu.interpreter.bind import Binding, uses_tensor_cores
 from numbasync.backend.cpu.interpreter.block_state import (
     BlockState,
@@ -50,8 +49,6 @@ class Interpreted(ProcessorCode):
     from_disk = False
     engine = "interpreted"
     why = "NUMBASYNC_CPU_ENGINE=interpreted asks for it"
-    formal: Formal | None = None  # of declared signatures
-    records: tuple[int, ...] = ()  # positions of structured scalars, which come as arrays
     static_shared_bytes = 0  # not known before the kernel runs
 
     def __init__(self, dispatcher: Any, max_threads: int) -> None:
@@ -71,9 +68,6 @@ class Interpreted(ProcessorCode):
         self.has_breakpoints = binding.has_breakpoints
         self._files = binding.files - {GENERATED}
         self._cluster = Index3(1, 1, 1)
-
-    def allow_large_shared(self) -> None:
-        """Nothing to do: memory of a block is the host's."""
 
     def launch_in_clusters(self, cluster: Dim3) -> None:
         if self.uses_tensor_cores:

@@ -86,10 +86,12 @@ def make(
         code = regions.build(
             str(binding.parse_assembly(text)),  # as LLVM writes it
             module.name,
-            apart=options.checked or options.debug or everything_apart,
-            ordered=options.checked,
-            returned_are_missing=True,
-            row=row,
+            regions.Settings(
+                apart=options.checked or options.debug or everything_apart,
+                ordered=options.checked,
+                returned_are_missing=True,
+                row=row,
+            ),
         )
     except Exception as error:
         raise UnsupportedKernelError(

@@ -1,9 +1,15 @@
-"""Kernels that Numba types and lowers unchanged, cut at barriers in LLVM's language."""
+"""Kernels that Numba types and lowers unchanged, cut at barriers in LLVM's language: machine code
+that runs blocks of threads over the processors, in the submitter's thread, or together.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,24 +17,37 @@ from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
 from numbasync.backend.cpu.disk_cache import store_of
 from numbasync.backend.cpu.kernel.artifact import Artifact, LoadedCode, make
-from numbasync.backend.cpu.kernel.block_kernel import BlockKernel
 from numbasync.backend.cpu.kernel.cache_key import key_of
 from numbasync.backend.cpu.kernel.errors import error_of
-from numbasync.backend.cpu.kernel.memory import BlockMemory, memory_of_blocks
-from numbasync.backend.cpu.kernel.scheduling import Costs
+from numbasync.backend.cpu.kernel.memory import BlockMemory, memory_of_blocks, memory_of_thread
+from numbasync.backend.cpu.kernel.scheduling import PARTS, Costs, helpers, workers
+from numbasync.backend.cpu.limits import LIMITS
+from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import RAISED, RECORD_BYTES
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
+from numbasync.errors import KernelCompileError
+from numbasync.native import compiled, known
+from numbasync.threads import submit
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.protocols import Workers
 
+SHORT_THREADS = 1024
 _ROW = (1, 1, 1)  # a block of one row
 
 
-class Compiled(BlockKernel):
-    """A kernel, typed and lowered by Numba for the processor."""
+class Compiled(ProcessorCode):
+    """A kernel, typed and lowered by Numba for the processor, ready to be run by any thread.
+
+    Attributes:
+        shared: offset and size of each static shared array in a block's memory.
+        cooperative: whether blocks synchronise: each then has memory of its own.
+    """
+
+    engine = "compiled"
+    why = ""
 
     def __init__(
         self,
@@ -43,7 +62,9 @@ class Compiled(BlockKernel):
             instrumented: compile the code with checks first.
             lines: tell coverage.py which lines threads pass.
         """
-        super().__init__(dispatcher.py_func, max_threads)
+        self.function = dispatcher.py_func
+        self.name: str = self.function.__name__
+        self.max_threads_per_block = max_threads
         self._argument_types = argument_types
         refuse_in_tuples(argument_types)
         target_options = dispatcher.targetoptions
@@ -64,26 +85,22 @@ class Compiled(BlockKernel):
         if not (self.from_disk or (instrumented and self._can_be_checked())):
             self._make(_ROW)
         made = (self._plain[0] if self._plain else self._with_checks()).artifact
-        self.shared = made.code.shared
+        self.shared: Sequence[tuple[int, int]] = made.code.shared
         self.cooperative = made.code.cooperative
         self._is_straight = made.is_straight and not lines
         self._costs = Costs(made.atomics)
-        self.check_shared_bytes()
+        self._check_shared_bytes()
 
     def _load(self, block: Dim3) -> bool:
         """Whether there is code on disk for such blocks."""
-        for is_row in (True, False):
-            if self._store is None or self._key is None or not self._suits(is_row, block):
-                continue
+        if self._store is None or self._key is None:
+            return False
+        for is_row in (True, False) if _is_row(block) else (False,):
             kept = self._store.load((self._key, is_row))
             if kept is not None:
                 self._plain.append(LoadedCode(kept[0], self._argument_types, kept[1]))
                 return True
         return False
-
-    @staticmethod
-    def _suits(is_row: bool, block: Dim3) -> bool:
-        return not is_row or (block[1] == 1 and block[2] == 1)
 
     def _made(self, block: Dim3) -> LoadedCode | None:
         return next((code for code in self._plain if code.suits(block)), None)
@@ -98,14 +115,43 @@ class Compiled(BlockKernel):
             if code is None and self._plain and self._load(block):
                 code = self._plain[-1]
             if code is None:
-                row = block[1] == 1 and block[2] == 1
-                artifact = make(self.function, self._argument_types, self._options, row)
+                artifact = make(self.function, self._argument_types, self._options, _is_row(block))
                 code = LoadedCode(artifact, self._argument_types)
                 if self._store is not None and self._key is not None and not artifact.keep:
                     key = self._key, artifact.code.is_row
                     self._store.save(key, artifact, code.call.object_code)
                 self._plain.append(code)
             return code
+
+    @property
+    def static_shared_bytes(self) -> int:
+        return sum(nbytes for _, nbytes in self.shared)
+
+    def _check_shared_bytes(self) -> None:
+        """
+        Raises:
+            KernelCompileError: the static shared arrays take more than a device has.
+        """
+        if self.static_shared_bytes > LIMITS.max_shared_bytes:
+            raise KernelCompileError(
+                f"kernel {self.name}: its shared arrays take {self.static_shared_bytes:,} bytes; a "
+                f"device has {LIMITS.max_shared_bytes:,} a block for arrays of a fixed shape.\n"
+                "Declare the arrays in na.shared_layout: a launch may take more for those."
+            )
+
+    def suggested_threads(self) -> int:
+        return 256
+
+    def short_launch(self, grid: Dim3, block: Dim3, shared_bytes: int) -> ShortLaunch | None:
+        """The launch, if it surely takes less time than waking a thread does: no loops, few
+        threads, and nothing left to compile.
+        """
+        blocks, threads = _count(grid), _count(block)
+        code = self._made(block)
+        if not self._is_straight or threads * blocks > SHORT_THREADS or code is None:
+            return None
+        nbytes = code.memory_bytes(threads, shared_bytes)
+        return ShortLaunch(self, code, code.blocks(0, blocks, block, grid), nbytes, shared_bytes)
 
     def run(
         self,
@@ -117,13 +163,90 @@ class Compiled(BlockKernel):
         checks: Checks | None = None,
         argument_access: Sequence[ArgumentAccess | None] = (),
     ) -> None:
+        """Run every block. Called on a worker thread, or by the submitter of a short launch.
+
+        Args:
+            checks: how to check every access; None: run without checks.
+            argument_access: which elements of each argument may be written, for the checks.
+        """
+        values = [value_of(a) for a in args]
         try:
-            super().run(grid, block, shared_bytes, args, engine, checks, argument_access)
+            if checks is None:
+                self._run_plain(grid, block, shared_bytes, values, engine)
+            else:
+                self._run_checked(checks, grid, block, shared_bytes, args, values, argument_access)
         finally:
-            if self._options.lines:
-                for code in [*self._plain, *([self._checked] if self._checked else [])]:
-                    if code.artifact.lines is not None:
-                        code.artifact.lines.tell()
+            for code in (*self._plain, self._checked) if self._options.lines else ():
+                if code is not None and code.artifact.lines is not None:
+                    code.artifact.lines.tell()
+
+    def _run_plain(
+        self, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any], engine: Workers
+    ) -> None:
+        code = self._code(block)  # before the time is taken
+        blocks = _count(grid)
+        if self.cooperative:
+            # The blocks run together, each with memory of its own.
+            self._run(code, 0, blocks, grid, block, shared_bytes, values, blocks)
+            return
+        threads = blocks * _count(block)
+        # A stepped device repeats the order of blocks. `workers` comes last: it takes longer than a
+        # short launch.
+        shared = (
+            blocks > 1
+            and engine.stepper is None
+            and self._costs.are_shared(threads, blocks)
+            and workers() > 1
+        )
+        began = time.perf_counter()
+        if shared:
+            self._spread(code, blocks, grid, block, shared_bytes, values, engine)
+        else:
+            self._run(code, 0, blocks, grid, block, shared_bytes, values)
+        self._costs.took(shared, (time.perf_counter() - began) / blocks)
+
+    def _spread(
+        self, code: LoadedCode, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int,
+        values: list[Any], engine: Workers,
+    ) -> None:  # fmt: skip
+        parts = min(blocks, workers() * PARTS)
+        bounds = [blocks * i // parts for i in range(parts + 1)]
+        turn = itertools.count()
+        failed: list[tuple[int, BaseException]] = []
+
+        def work() -> None:
+            while (part := next(turn)) < parts and not failed and not engine.stopping:
+                first, end = bounds[part : part + 2]
+                try:
+                    self._run(code, first, end, grid, block, shared_bytes, values)
+                except BaseException as error:
+                    failed.append((part, error))
+
+        others: list[Future[None]] = []  # one by one: those that have begun are waited for
+        with contextlib.suppress(RuntimeError):  # no more threads can be started
+            for _ in range(workers() - 1):
+                others.append(submit(helpers(), work))  # noqa: PERF401 - keeps those before
+        work()
+        for other in others:
+            other.result()
+        if failed:
+            raise min(failed, key=lambda f: f[0])[1]
+
+    def _run(
+        self, code: LoadedCode, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int,
+        values: list[Any], blocks: int = 1,
+    ) -> None:  # fmt: skip
+        """Run the blocks `first` to `end`, of which `blocks` have memory at the same time."""
+        nbytes = code.memory_bytes(_count(block), shared_bytes)
+        alone = blocks == 1
+        memory = memory_of_thread(nbytes) if alone else memory_of_blocks(self.name, nbytes, blocks)
+        dynamic = [(code.dynamic_offset, shared_bytes)] if shared_bytes else []
+        memory.clear([*self.shared, *dynamic])
+        numbers, _keep = code.blocks(first, end, block, grid)
+        try:
+            code.run(*numbers, memory.address, shared_bytes, *values)
+        except Exception as error:
+            self.fail(memory, error)
 
     def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
         self._fail(self._plain[0].artifact, memory, error)
@@ -158,7 +281,7 @@ class Compiled(BlockKernel):
                 self._checked = LoadedCode(artifact, self._argument_types)
             return self._checked
 
-    def run_checked(
+    def _run_checked(
         self,
         checks: Checks,
         grid: Dim3,
@@ -174,8 +297,8 @@ class Compiled(BlockKernel):
         """
         code = self._with_checks()
         artifact = code.artifact
-        nbytes = code.memory_bytes(block[0] * block[1] * block[2], shared_bytes)
-        blocks = grid[0] * grid[1] * grid[2]
+        nbytes = code.memory_bytes(_count(block), shared_bytes)
+        blocks = _count(grid)
         if artifact.code.cooperative:
             checks = replace(checks, watches=False)
             memory = memory_of_blocks(self.name, nbytes, blocks)
@@ -194,3 +317,74 @@ class Compiled(BlockKernel):
             self._fail(artifact, memory, error, shadow)
         if checks.writers is not None and checks.watches:
             checks.writers.append(shadow.writers())
+
+
+def _is_row(block: Dim3) -> bool:
+    return block[1] == 1 and block[2] == 1
+
+
+def _count(extents: Dim3) -> int:
+    return extents[0] * extents[1] * extents[2]
+
+
+@known
+class ShortLaunch:
+    """A launch of compiled code that takes less time than waking a thread.
+
+    Attributes:
+        is_plain: no argument has to be converted, and no memory to be filled.
+    """
+
+    __slots__ = (
+        "_entry_point",
+        "_extents",
+        "_keep",
+        "_kernel",
+        "_nbytes",
+        "_shared",
+        "_shared_bytes",
+        "is_plain",
+    )
+
+    def __init__(
+        self,
+        kernel: Compiled,
+        code: LoadedCode,
+        extents: tuple[tuple[int, ...], Any],
+        nbytes: int,
+        shared_bytes: int,
+    ) -> None:
+        self._kernel = kernel
+        self._entry_point = code.run
+        self._nbytes = nbytes
+        self._extents, self._keep = extents
+        self._shared_bytes = shared_bytes
+        self._shared = list(kernel.shared)
+        if shared_bytes:
+            self._shared.append((code.dynamic_offset, shared_bytes))
+        self.is_plain = not (self._shared or kernel.formal is not None or kernel.records)
+
+    @compiled
+    def run(self, args: Sequence[Any]) -> None:
+        """Run every block."""
+        memory = memory_of_thread(self._nbytes)
+        memory.clear(self._shared)
+        try:
+            self._entry_point(
+                *self._extents, memory.address, self._shared_bytes, *map(_value, args)
+            )
+        except Exception as error:
+            self._kernel.fail(memory, error)
+
+
+@compiled
+def _value(argument: Any) -> Any:
+    array = getattr(argument, "array", None)
+    if array is not None:
+        return array
+    if type(argument) is tuple:
+        return tuple(_value(a) for a in argument)
+    return argument
+
+
+value_of = _value  # the argument as compiled code takes it

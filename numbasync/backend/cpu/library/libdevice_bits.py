@@ -11,11 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit
 
-from numbasync.backend.cpu.library.options import INLINED, emitted, types
-from numbasync.backend.cpu.library.small_float_bits import Format
+from numbasync.backend.cpu.library.options import INLINED, types
 
 _F = njit(**INLINED)
 
@@ -32,17 +30,6 @@ def _in_64_bits(widen: Any, compute: Callable[..., Any]) -> Any:
     """The low 32 bits of a function of two integers, computed in 64 bits."""
     wide = _F(compute)
     return _F(lambda x, y: types.int32(wide(widen(x), widen(y))))
-
-
-def _high_half(extend: str) -> Any:
-    """The upper 64 bits of a product of two 64-bit integers."""
-    word, wide = ir.IntType(64), ir.IntType(128)
-
-    def emit(builder: Any, x: Any, y: Any) -> Any:
-        product = builder.mul(*(getattr(builder, extend)(v, wide) for v in (x, y)))
-        return builder.trunc(builder.lshr(product, wide(64)), word)
-
-    return emitted(types.int64, (types.int64, types.int64), emit)
 
 
 def _difference(widen: Any) -> Any:
@@ -74,16 +61,11 @@ _int_of_double = _F(lambda x: np.float64(x).view(np.int64))
 _double_of_int = _F(lambda x: np.int64(x).view(np.float64))
 _signbit = _F(lambda x: types.int32(math.copysign(1.0, x) < 0))
 
-_half = Format(10)
-_to_half = emitted(types.int16, (types.float32,), lambda b, x: _half.write(b, _half.rounded(b, x)))
-_of_half = emitted(types.float32, (types.int16,), _half.read)
-
 FUNCTIONS: dict[str, Any] = {
     "abs": _abs, "llabs": _abs, "max": _max, "llmax": _max, "min": _min, "llmin": _min,
     "umax": _umax, "ullmax": _umax, "umin": _umin, "ullmin": _umin,
     "mulhi": _in_64_bits(_signed, lambda x, y: (x * y) >> 32),
     "umulhi": _in_64_bits(_unsigned, lambda x, y: (x * y) >> 32),
-    "mul64hi": _high_half("sext"), "umul64hi": _high_half("zext"),
     "mul24": _in_64_bits(_signed24, lambda x, y: x * y),
     "umul24": _in_64_bits(_unsigned24, lambda x, y: x * y),
     "hadd": _in_64_bits(_signed, lambda x, y: (x + y) >> 1),
@@ -97,5 +79,4 @@ FUNCTIONS: dict[str, Any] = {
     "double2loint": _F(lambda x: types.int32(_int_of_double(x))),
     "hiloint2double": _F(lambda x, y: _double_of_int((types.int64(x) << 32) | _unsigned(y))),
     "signbitd": _signbit, "signbitf": _signbit,
-    "float2half_rn": _F(lambda x: _to_half(x)), "half2float": _F(lambda x: _of_half(x)),
 }  # fmt: skip

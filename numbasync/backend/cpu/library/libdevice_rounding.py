@@ -12,34 +12,27 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbasync.backend.cpu.library.options import emitted, types
-
 _NAME = re.compile(r"(?:[fd](add|sub|mul|div|sqrt|rcp)|(fma)f?|(\w+)2(\w+))_(rn|rd|ru|rz)")
 _MODES = {"rz": 0, "rn": 1, "ru": 2, "rd": 3}  # as `llvm.set.rounding` numbers them
 _WHOLE = {"rz": "llvm.trunc", "rn": "llvm.rint", "ru": "llvm.ceil", "rd": "llvm.floor"}
 _UNSIGNED = ("uint", "ull")
+IN_MODE = "numbasync_in_mode_"  # begins the names of functions that are not inlined
 
 
-def function(name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
-    """The function of this name and these Numba types; None if the name has no rounding mode."""
+def emission(name: str, result: Any) -> Any:
+    """What emits the function of this name, of which `result` is LLVM's type of the result; None if
+    the name has no rounding mode.
+    """
     match = _NAME.fullmatch(name)
     if match is None:
         return None
     operation, fma, source, target, mode = match.groups()
     if source is None:
-        emit = _operation(name, operation or fma, mode)
-    elif result in (types.float32, types.float64):
-        from_integer = "uitofp" if source in _UNSIGNED else "sitofp"
-        emit = _operation(name, "fptrunc" if source == "double" else from_integer, mode, result)
-    else:
-        emit = _to_integer("fptoui" if target in _UNSIGNED else "fptosi", mode, result)
-    return emitted(result, arguments, emit)
-
-
-def _llvm(number: Any) -> Any:
-    """The LLVM type of a Numba number."""
-    floats = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
-    return floats.get(number) or ir.IntType(number.bitwidth)
+        return _operation(name, operation or fma, mode)
+    if isinstance(result, ir.IntType):
+        return to_integer("fptoui" if target in _UNSIGNED else "fptosi", mode, result.width)
+    from_integer = "uitofp" if source in _UNSIGNED else "sitofp"
+    return _operation(name, "fptrunc" if source == "double" else from_integer, mode, result)
 
 
 def _operation(name: str, operation: str, mode: str, result: Any = None) -> Any:
@@ -51,7 +44,7 @@ def _operation(name: str, operation: str, mode: str, result: Any = None) -> Any:
         instruction = {"sqrt": "sqrt", "fma": "fma", "rcp": "fdiv"}.get(
             operation, operation if result else f"f{operation}"
         )
-        target = _llvm(result) if result else args[0].type
+        target = result or args[0].type
         if mode != "rn":
             return builder.call(
                 _in_mode(builder.module, name, instruction, mode, target, args), args
@@ -78,8 +71,10 @@ def _in_mode(
     set_rounding = module.declare_intrinsic(
         "llvm.set.rounding", (), ir.FunctionType(ir.VoidType(), [word])
     )
-    function = ir.Function(module, ir.FunctionType(result, inputs), f"numbasync_{name}")
-    function.linkage = "linkonce_odr"
+    known: Any = module.globals.get(IN_MODE + name)
+    if known is not None:
+        return known
+    function = ir.Function(module, ir.FunctionType(result, inputs), IN_MODE + name)
     function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block())
     # Without fpexcept.strict, LLVM 15 moves the operation before the change of the mode on ARM.
@@ -91,24 +86,23 @@ def _in_mode(
     return function
 
 
-def _to_integer(convert: str, mode: str, result: Any) -> Any:
+def to_integer(convert: str, mode: str, bits: int) -> Any:
     """A code generator for a conversion to an integer. Numbers beyond an end of the type become
     that end. NaN becomes 0; in 64 bits, the number whose first bit alone is set.
     """
-    bits = result.bitwidth
     least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if convert == "fptoui":
         least, most = 0, 2**bits - 1
 
     def emit(builder: Any, value: Any) -> Any:
-        source, target = value.type, _llvm(result)
+        source, target = value.type, ir.IntType(bits)
         rounding = builder.module.declare_intrinsic(_WHOLE[mode], [source])
         whole = builder.call(rounding, [value])
         number = getattr(builder, convert)(whole, target)  # undefined outside of the type
         for sign, end in ((">", least), ("<", most)):
             fits = builder.fcmp_ordered(sign, whole, source(float(end)))
             number = builder.select(fits, number, target(end))
-        of_nan = target(0 if target.width == 32 else -(2**63))
+        of_nan = target(-(2**63) if bits == 64 else 0)
         return builder.select(builder.fcmp_unordered("uno", value, value), of_nan, number)
 
     return emit

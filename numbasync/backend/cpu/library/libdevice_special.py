@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from numbasync.backend.cpu.library import arithmetic
-from numbasync.backend.cpu.library.options import INLINED, OPTIONS, UNWRAPPED, types
+from numbasync.backend.cpu.library.options import INLINED, OPTIONS, UNWRAPPED, emitted, types
 
-# Of type Any: they are called without the first parameter.
-_fma: Any = arithmetic.fma
-_parts: Any = arithmetic.modf
-_remainder: Any = arithmetic.remainder
+_DOUBLES = (types.float64,) * 3
+_fma = emitted(types.float64, _DOUBLES, lambda builder, *args: builder.fma(*args))
+# The C library's, exact of float32, too.
+_remainder = types.ExternalFunction("remainder", types.float64(*_DOUBLES[:2]))
 
 _F = njit(**INLINED)
 _L = njit(**OPTIONS, **UNWRAPPED)
@@ -110,17 +109,19 @@ def _normcdfinv(y):  # type: ignore[no-untyped-def]
 @_L
 def _remquo(x, y):  # type: ignore[no-untyped-def]
     """The remainder, and the quotient's sign with the last three bits of its size."""
-    rest = _remainder(x, y)
+    rest = _remainder(types.float64(x), types.float64(y))
     count = types.int64(np.rint((np.fmod(x, 8 * types.float64(y)) - rest) / y))
     size = types.int32(abs(count) & 7)
     return rest, -size if count < 0 else size
 
 
 _sincos = _F(lambda x: (math.sin(x), math.cos(x)))
-_sincospi = _F(lambda x: (type(x)(_sinpi(x)), type(x)(_cospi(x))))
+_sincospi = _F(lambda x: (_sinpi(x), _cospi(x)))
 _rsqrt, _rcbrt = _F(lambda x: 1 / math.sqrt(x)), _F(lambda x: 1 / np.cbrt(types.float64(x)))
 _powi = _F(lambda x, n: types.float64(x) ** types.float64(n))
-_frexp, _modf = _F(lambda x: math.frexp(x)), _F(lambda x: _parts(x))
+_frexp = _F(lambda x: math.frexp(x))
+# Of an infinity, the rest is a zero of its sign.
+_modf = _F(lambda x: (math.copysign(0.0, x) if math.isinf(x) else x - np.trunc(x), np.trunc(x)))
 
 FUNCTIONS: dict[str, Any] = {
     "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "frsqrt_rn": _rsqrt, "rcbrt": _rcbrt, "rcbrtf": _rcbrt,

@@ -102,6 +102,20 @@ class Format:
         result = builder.bitcast(builder.or_(near, sign), source)
         return result if source == FLOAT else builder.fptrunc(result, FLOAT)
 
+    def rounded_to_side(self, builder: Any, value: Any, up: Any) -> Any:
+        """The 16 bits of a float64 that is rounded up or, if the truth `up` is false, down."""
+        near = self.rounded(builder, value)
+        bits, wide = self.write(builder, near), builder.fpext(near, DOUBLE)
+        is_below = builder.fcmp_ordered("<", wide, value)
+        is_above = builder.fcmp_ordered(">", wide, value)
+        is_negative = builder.icmp_signed("<", bits, self.bits(0))
+        grows = builder.xor(is_negative, up)
+        beside = builder.add(bits, builder.select(grows, self.bits(1), self.bits(-1)))
+        is_zero = builder.icmp_unsigned("==", builder.shl(bits, self.bits(1)), self.bits(0))
+        least = builder.select(up, self.bits(1), self.bits(-0x7FFF))
+        beside = builder.select(is_zero, least, beside)
+        return builder.select(builder.select(up, is_below, is_above), beside, bits)
+
     def _in_steps(self, builder: Any, size: Any, source: Any) -> Any:
         """A number below the least normal one, given by its bits, as a rounded multiple of the
         least number: the last digits of a sum that the processor rounds.

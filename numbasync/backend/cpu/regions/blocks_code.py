@@ -17,10 +17,10 @@ from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import ALL
 from numbasync.backend.cpu.regions.hoisted_checks import hoist_checks
 from numbasync.backend.cpu.regions.keep import Kept
-from numbasync.backend.cpu.regions.layout import Layout, in_memory
+from numbasync.backend.cpu.regions.layout import Layout
 from numbasync.backend.cpu.regions.region import NEVER, Region, Settings, Written
 from numbasync.backend.cpu.regions.region_code import RegionCode
-from numbasync.backend.cpu.regions.state_lines import access, cases, choose, wide, widened
+from numbasync.backend.cpu.regions.state_lines import access, cases, choose, load_lines, store_lines
 from numbasync.backend.cpu.regions.warps_code import WarpPhases
 
 MASKED_STATE = 1 << 20  # added to the state of a waiting block some of whose threads have returned
@@ -30,9 +30,6 @@ BEGIN, MEET, MEET_WARP = 9, 7, 8  # modes of the access function of checks
 class BlocksCode:
     """Writes the states of a block.
 
-    Args:
-        strict: threads that have returned count as missing at a barrier.
-
     Attributes:
         out: what is written.
         written: the states that are wanted: kind, number of the start, whether it is masked.
@@ -41,10 +38,10 @@ class BlocksCode:
 
     def __init__(
         self, kernel: CutKernel, kept: Kept, layout: Layout, settings: Settings,
-        regions: list[Region], strict: bool,
+        regions: list[Region],
     ) -> None:  # fmt: skip
         self.kernel, self.kept, self._layout, self._settings = kernel, kept, layout, settings
-        self.regions, self._strict = regions, strict
+        self.regions = regions
         self.out = Written()
         self.hoisted: dict[str, bool] = {}
         self._wanted: list[tuple[str, int, bool]] = []
@@ -164,7 +161,8 @@ class BlocksCode:
         self._write_copy(level, region, masked, "s")
 
     def _hoisted(self, level: Level, region: Region, tag: str) -> HoistedChecks | None:
-        if not self._settings.hoists_checks or (level is Level.WARP and not self._settings.row):
+        settings = self._settings
+        if settings.apart or settings.ordered or (level is Level.WARP and not settings.row):
             return None
         live = self.kept.live[region.start]
         return hoist_checks(
@@ -174,7 +172,7 @@ class BlocksCode:
             self.kept.divergent,
             {v for v in live if v in self.kept.uniform},
             {i.result for i in self.kept.remade[region.start]},
-            self._settings.row,
+            settings.row,
             tag,
             (f"%{tag}.h.base", f"%{tag}.h.end") if level is Level.WARP else None,
         )
@@ -242,7 +240,14 @@ class BlocksCode:
                 labels[e + ALL] = self.go(e)
         lines = self.out.lines
         lines += [
-            choose(f"%{tag}.choice", "%na.next", "0", "%na.threads", soft, is_strict=self._strict),
+            choose(
+                f"%{tag}.choice",
+                "%na.next",
+                "0",
+                "%na.threads",
+                soft,
+                self._settings.returned_are_missing,
+            ),
             f"  switch i32 %{tag}.choice, label %diverged [ {cases(labels)} ]",
         ]
 
@@ -263,11 +268,9 @@ class BlocksCode:
         self.want("resumed", number, masked)
         lines.append(f"{tag}.start:")
         for kind, v in self.uniform_at(number):
-            lines += [
-                f"  %{tag}.u.{v} = load {kind}, ptr %na.u.{v}",
-                *widened(kind, f"%{tag}.u.{v}"),
-                f"  store {in_memory(kind)} {wide(kind, f'%{tag}.u.{v}')}, ptr %na.save.{v}",
-            ]
+            name = f"%{tag}.u.{v}"
+            lines.append(f"  {name} = load {kind}, ptr %na.u.{v}")
+            lines += store_lines(kind, name, f"%na.save.{v}", f"{name}.byte")
         lines += [
             f"  store i32 {number + (MASKED_STATE if masked else 0)}, ptr %na.state",
             "  ret i32 0",
@@ -279,13 +282,7 @@ class BlocksCode:
         lines.append(f"{tag}.start:")
         for kind, v in self.uniform_at(number):
             name = f"%{tag}.u.{v}"
-            if kind == "i1":
-                lines += [
-                    f"  {name}.w = load i8, ptr %na.save.{v}",
-                    f"  {name} = trunc i8 {name}.w to i1",
-                ]
-            else:
-                lines.append(f"  {name} = load {kind}, ptr %na.save.{v}")
+            lines += load_lines(kind, name, f"%na.save.{v}")
             lines.append(f"  store {kind} {name}, ptr %na.u.{v}")
         lines.append(f"  br label {self._begin(number, masked)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -15,7 +16,6 @@ from numbasync.backend.cpu.regions.helper_code import CHOOSE, FILL, RECORD
 from numbasync.backend.cpu.regions.instructions import without_metadata
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
-from numbasync.backend.cpu.regions.local_arrays import arrays_at_one_place
 from numbasync.backend.cpu.regions.machine_code import Code, run_passes, target_machine
 from numbasync.backend.cpu.regions.prepare import prepare
 from numbasync.backend.cpu.regions.region import FIRST_LOOP, NOTE, Region, Settings, find_regions
@@ -31,38 +31,13 @@ _MOST = 2147483647
 MANY_REGIONS = 8  # of more, LLVM's code is kept smaller: it is compiled in half the time
 
 
-def build(
-    text: str,
-    name: str,
-    *,
-    apart: bool = False,
-    ordered: bool = False,
-    returned_are_missing: bool = False,
-    row: bool = False,
-    turn_loops: bool = True,
-) -> Code:
+def build(text: str, name: str, settings: Settings) -> Code:
     """Compile the kernel `name` of a module by the contract.
-
-    Args:
-        apart: keep everything once a thread, whatever the analysis of divergence says.
-        ordered: for checks: threads and blocks come in an order that the launch gives, accesses are
-            no promise of independence, and the first error stops a block.
-        returned_are_missing: a thread that has returned before a barrier is reported.
-        row: for blocks with one row of threads alone, unless the kernel asks for other axes.
-        turn_loops: make the loop over threads the inner one where that is faster.
 
     Raises:
         UnknownFormError: for a form of LLVM's language that is not known here.
     """
-    assembly, code = write_module(
-        text,
-        name,
-        apart=apart,
-        ordered=ordered,
-        returned_are_missing=returned_are_missing,
-        row=row,
-        turn_loops=turn_loops,
-    )
+    assembly, code = write_module(text, name, settings)
     began = time.perf_counter()
     module = llvm.parse_assembly(assembly)
     module.verify()
@@ -74,33 +49,22 @@ def build(
     return code
 
 
-def write_module(
-    text: str,
-    name: str,
-    *,
-    apart: bool = False,
-    ordered: bool = False,
-    returned_are_missing: bool = False,
-    row: bool = False,
-    turn_loops: bool = True,
-) -> tuple[str, Code]:
+def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
     """The module of the blocks' code, not yet optimised, and all of `Code` but the machine code."""
     began = time.perf_counter()
-    prepared = prepare(text, name, turn_loops and not ordered)
+    prepared = prepare(text, name, settings.turn_loops and not settings.ordered)
     kernel = prepared.kernel
     light = time.perf_counter()
-    kept = plan_kept(kernel, apart)
-    regions = find_regions(kernel, kept, apart)
-    if not ordered:
-        kernel.reused_arrays = arrays_at_one_place(kernel, regions)
-    row = row and not ordered and not _asks_for_more_axes(kernel)
-    settings = Settings(not ordered, ordered, row, not (apart or ordered))
+    kept = plan_kept(kernel, settings.apart)
+    regions = find_regions(kernel, kept, settings.apart)
+    if settings.ordered or _asks_for_more_axes(kernel):
+        settings = replace(settings, row=False)
     cooperative = any(b.level is Level.GRID for b in kernel.barriers)
     saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
     if cooperative:
         saved["%na.state"] = "i32"
     layout = lay_out(kernel, kept, prepared.places, _of_threads(kernel, kept, regions), saved)
-    blocks = BlocksCode(kernel, kept, layout, settings, regions, returned_are_missing)
+    blocks = BlocksCode(kernel, kept, layout, settings, regions)
     states = blocks.write()
     lines = [
         *_kept_lines(prepared.rest),
@@ -110,7 +74,7 @@ def write_module(
         CHOOSE,
         RECORD,
         FILL,
-        *_declarations(prepared.rest, settings),
+        *_declared_access(prepared.rest, settings),
         *_metadata(blocks, settings),
     ]
     code = Code(
@@ -236,29 +200,16 @@ def _blocks_function(
     ]
 
 
-def _declarations(rest: list[str], settings: Settings) -> list[str]:
-    wanted = {
-        "@llvm.smin.i32(": "declare i32 @llvm.smin.i32(i32, i32)",
-        "@llvm.smax.i32(": "declare i32 @llvm.smax.i32(i32, i32)",
-        "@llvm.umin.i64(": "declare i64 @llvm.umin.i64(i64, i64)",
-        **{
-            f"@llvm.{name}.i64(": f"declare i64 @llvm.{name}.i64(i64, i64)"
-            for name in ("smin", "smax", "ssub.sat", "sadd.sat")
-        },
-        "@llvm.memset.p0.i64(": "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
-        "@llvm.memcpy.p0.p0.i64(": "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
-    }
-    if settings.ordered:
-        wanted["@numbasync_access("] = (
-            "declare i64 @numbasync_access(i64, i64, i64, i64, i64, i64, i64, i64)"
-        )
-    there = [line for line in rest if line.startswith("declare")]
-    return [text for name, text in wanted.items() if not any(name in line for line in there)]
+def _declared_access(rest: list[str], settings: Settings) -> list[str]:
+    """The function of checks that states call, which the kernel may call, too."""
+    if not settings.ordered or any("@numbasync_access(" in line for line in rest):
+        return []
+    return ["declare i64 @numbasync_access(i64, i64, i64, i64, i64, i64, i64, i64)"]
 
 
 def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
     lines = []
-    if settings.parallel:
+    if not settings.ordered:
         lines = [
             "!9000 = distinct !{}",
             '!9001 = !{!"llvm.loop.parallel_accesses", !9000}',

@@ -1,9 +1,8 @@
 """Range loops of Numba as loops that count: what LLVM's light passes leave to its heavy ones.
 
-Numba's range counts down what is left, and computes its next value, by `sext` and `select` of
-whether anything is left, in the block that tests it. Behind the test it is known which. What begins
-at a number that is not negative and grows is never negative, so an index of it does not count from
-the end. How many strides are left need not be known to know whether one is.
+What begins at a number that is not negative and grows is never negative, so an index of it does not
+count from the end. Numba's range counts down how many strides are left, which need not be known to
+know whether one is.
 """
 
 from __future__ import annotations
@@ -12,31 +11,8 @@ import re
 from collections.abc import Mapping
 
 from numbasync.backend.cpu.regions.divergence import follows_from_operands
-from numbasync.backend.cpu.regions.flow import dominates, dominators, predecessors
 from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
-from numbasync.backend.cpu.regions.llvm_types import split_list
-
-_EXTENSION = re.compile(r"[sz]ext i1 (%[\w.]+) to i\d+$")
-
-
-def count_plainly(function: Function) -> None:
-    """Where only the way of a true condition leads, write what it selects there."""
-    blocks = function.blocks
-    graph = function.successors()
-    tree = dominators(graph, function.entry)
-    before = predecessors(graph)
-    for block, code in list(blocks.items()):
-        test = re.match(r"br i1 (%[\w.]+), label (%[\w.]+), label", code[-1].text)
-        if test is None or before[test[2]] != [block] or block not in tree:
-            continue
-        known = {
-            i.result: value
-            for i in code
-            if i.result and (value := _if_true(i, test[1])) is not None
-        }
-        if known:
-            _replace(function, known, block, _Behind(test[2], tree))
 
 
 def drop_sign_tests(function: Function) -> None:
@@ -175,64 +151,3 @@ def _only_grows(i: Instruction, definitions: Mapping[str, Instruction]) -> bool:
         elif not re.fullmatch(rf"add (?:n[us]w )*i64 {re.escape(i.result)}, \d{{1,3}}", after.text):
             return False
     return True
-
-
-def _if_true(i: Instruction, condition: str) -> str | None:
-    """What the value is if the condition holds."""
-    match = _EXTENSION.match(i.text)
-    if match is not None and match[1] == condition:
-        return "1" if i.text[0] == "z" else "-1"
-    if i.opcode == "select":
-        tested, value, _ = (part.rsplit(" ", 1)[-1] for part in split_list(i.text))
-        if tested == condition and re.fullmatch(r"%[\w.]+|-?\d+", value):
-            return value
-    return None
-
-
-class _Behind:
-    """Whether a block is reached through `start` alone."""
-
-    def __init__(self, start: str, tree: Mapping[str, str]) -> None:
-        self._start, self._tree = start, tree
-        self._known: dict[str, bool] = {}
-
-    def __call__(self, block: str) -> bool:
-        if block not in self._known:
-            self._known[block] = block in self._tree and dominates(self._tree, self._start, block)
-        return self._known[block]
-
-
-def _replace(function: Function, known: dict[str, str], block: str, is_behind: _Behind) -> None:
-    """Write the known values behind the test, and in sums that are used behind it alone."""
-    users: dict[str, list[tuple[str, Instruction]]] = {}
-    for at, code in function.blocks.items():
-        for i in code:
-            for used in i.uses:
-                users.setdefault(used, []).append((at, i))
-    for at, code in function.blocks.items():
-        for n, i in enumerate(code):
-            mine = {v: known[v] for v in i.uses if v in known}
-            if not mine:
-                continue
-            if i.opcode == "phi":
-                text = _phi_text(i, known, is_behind)
-            elif is_behind(at) or (
-                at == block
-                and i.opcode in ("add", "sub")
-                and all(_uses_behind(u, b, i.result, is_behind) for b, u in users.get(i.result, ()))
-            ):
-                text = i.renamed(mine)
-            else:
-                continue
-            code[n] = parse_instruction(f"{i.result} = {text}" if i.result else text)
-
-
-def _phi_text(i: Instruction, known: dict[str, str], is_behind: _Behind) -> str:
-    incoming = [(known.get(v, v) if is_behind(b) else v, b) for v, b in i.incoming]
-    return f"phi {i.type} " + ", ".join(f"[ {v}, {b} ]" for v, b in incoming)
-
-
-def _uses_behind(user: Instruction, at: str, value: str, is_behind: _Behind) -> bool:
-    if user.opcode != "phi":
-        return is_behind(at)
-    return all(is_behind(b) for v, b in user.incoming if v == value)

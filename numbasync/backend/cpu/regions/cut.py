@@ -78,7 +78,6 @@ class CutKernel:
     Attributes:
         names: of values that are known everywhere: parameters, coordinates, addresses of memory.
         local_arrays: type and alignment of each `alloca`, whose name is in `names`.
-        reused_arrays: the local arrays that have one place for all threads, with their addresses.
         memory: names K of `na.shared.K`, `na.exchange.K` and so on whose address is used.
     """
 
@@ -88,7 +87,6 @@ class CutKernel:
     local_arrays: dict[str, tuple[str, int]] = field(default_factory=dict)
     memory: set[str] = field(default_factory=set)
     has_notes: bool = False
-    reused_arrays: dict[str, set[str]] = field(default_factory=dict)
     _private: set[str] = field(default_factory=set)
 
     def private_addresses(self) -> set[str]:

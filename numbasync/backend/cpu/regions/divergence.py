@@ -74,9 +74,9 @@ def follows_from_operands(i: Instruction) -> bool:
 
 def divergent_values(kernel: CutKernel) -> set[str]:
     """The values that may differ between threads that meet, thread coordinates included."""
-    analysis = _Analysis(kernel)
+    analysis = _Analysis(kernel, THREAD_NAMES | set(kernel.local_arrays))
     if not kernel.barriers:
-        return analysis.by_data()
+        return analysis.run([])
     levels = {min(b.level, Level.BLOCK) for b in kernel.barriers} | {Level.BLOCK}
     branches: list[_Branches] = [_Ways(kernel, level) for level in levels]
     if min(levels) < Level.BLOCK:
@@ -88,6 +88,11 @@ class _Branches(Protocol):
     def influenced(self, branch: str) -> set[str]:
         """The values that become divergent if threads go different ways at the end of `branch`."""
         ...
+
+
+def values_of_memory(kernel: CutKernel) -> set[str]:
+    """The values that follow from what was read, or from what a call gave."""
+    return _Analysis(kernel, ()).run([])
 
 
 class _Ways:
@@ -202,19 +207,18 @@ def _with_operands(values: Collection[str], definitions: Mapping[str, Instructio
 
 
 class _Analysis:
-    def __init__(self, kernel: CutKernel) -> None:
+    """What follows from some values, and from all that does not follow from operands."""
+
+    def __init__(self, kernel: CutKernel, sources: Collection[str]) -> None:
         self._blocks = kernel.function.blocks
         self._users: dict[str, list[tuple[str, Instruction]]] = {}
-        self._sources = set(THREAD_NAMES) | set(kernel.local_arrays)
+        self._sources = set(sources)
         for block, code in self._blocks.items():
             for i in code:
                 for used in set(i.uses):
                     self._users.setdefault(used, []).append((block, i))
                 if i.result and not follows_from_operands(i):
                     self._sources.add(i.result)
-
-    def by_data(self) -> set[str]:
-        return self.run([])
 
     def run(self, branches: Collection[_Branches]) -> set[str]:
         divergent: set[str] = set()

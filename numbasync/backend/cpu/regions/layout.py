@@ -74,8 +74,7 @@ def lay_out(
         layout.fixed.append(("%na.present", 0))
         layout.present_bytes = size_and_alignment(places["present"].type)[0]
         layout.fixed_bytes = round_up(layout.present_bytes, 64)
-    once = [(f"%na.local.{v[1:]}", kernel.local_arrays[v][0]) for v in sorted(kernel.reused_arrays)]
-    for name, kind in [*saved.items(), *once]:
+    for name, kind in saved.items():
         layout.fixed.append((name, layout.fixed_bytes))
         layout.fixed_bytes += round_up(size_and_alignment(in_memory(kind))[0], 64)
     layout.fixed_bytes = round_up(layout.fixed_bytes, 64)
@@ -83,11 +82,7 @@ def lay_out(
         (name, size_and_alignment(in_memory(kind))[0])
         for name, kind in [
             *((f"%na.slot.{v[1:]}", kind) for v, kind in sorted(kept.per_thread.items())),
-            *(
-                (f"%na.local.{v[1:]}", kind)
-                for v, (kind, _) in sorted(kernel.local_arrays.items())
-                if v not in kernel.reused_arrays
-            ),
+            *((f"%na.local.{v[1:]}", kind) for v, (kind, _) in sorted(kernel.local_arrays.items())),
             *of_threads.items(),
         ]
     ]

@@ -13,12 +13,7 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from numbasync.backend.cpu.regions.counted import (
-    count_plainly,
-    drop_sign_tests,
-    drop_unused,
-    test_by_value,
-)
+from numbasync.backend.cpu.regions.counted import drop_sign_tests, drop_unused, test_by_value
 from numbasync.backend.cpu.regions.cut import CutKernel, cut
 from numbasync.backend.cpu.regions.function_text import parse_module
 from numbasync.backend.cpu.regions.llvm_types import end_of_type
@@ -29,7 +24,10 @@ MOST_THREADS = 1024  # of a block
 MOST_BLOCKS = 2147483646  # of a grid along an axis
 _LIGHT = (
     "always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine",
-    "sroa", "new_gvn", "sroa", "simplify_cfg", "instruction_combine", "instruction_namer",
+    "sroa", "new_gvn", "sroa", "simplify_cfg", "instruction_combine",
+    # Numba's range computes its next value, by `sext` and `select` of whether anything is left, in
+    # the block that tests that. Sunk behind the test, it is known which.
+    "sinking", "new_gvn", "instruction_combine", "instruction_namer",
 )  # fmt: skip
 _PLACE = re.compile(r"@na\.((?:shared|exchange)\.[\w.]+|dynamic|present)(?![\w.])")
 _GLOBAL = re.compile(r"(?:\w+(?:\([^)]*\))? )*?(?:global|constant) ")
@@ -81,7 +79,7 @@ def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
     module = llvm.parse_assembly(hidden)
     run_passes(module, _LIGHT)
     parsed = parse_module(str(module), name)
-    for simplify in (count_plainly, drop_sign_tests, test_by_value, drop_unused):
+    for simplify in (drop_sign_tests, test_by_value, drop_unused):
         simplify(parsed.function)
     kernel = cut_with_turned_loops(parsed.function) if turn_loops else cut(parsed.function)
     return Prepared(kernel, parsed.rest, places)

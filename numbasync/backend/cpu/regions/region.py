@@ -62,21 +62,24 @@ def find_regions(kernel: CutKernel, kept: Kept, apart: bool) -> list[Region]:
     return regions
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """How regions are written.
+    """How a kernel is compiled.
 
     Attributes:
-        parallel: tell LLVM that the threads' accesses do not depend on each other.
-        ordered: threads come in an order that the caller gives, and stop at the first error.
-        row: blocks have one row of threads.
-        hoists_checks: make checks of indices before the loops where they allow it.
+        apart: keep everything once a thread, whatever the analysis of divergence says.
+        ordered: for checks: threads and blocks come in an order that the launch gives, accesses are
+            no promise of independence, and the first error stops a block.
+        returned_are_missing: a thread that has returned before a barrier is reported.
+        row: for blocks with one row of threads alone, unless the kernel asks for other axes.
+        turn_loops: make the loop over threads the inner one where that is faster.
     """
 
-    parallel: bool = True
+    apart: bool = False
     ordered: bool = False
+    returned_are_missing: bool = False
     row: bool = False
-    hoists_checks: bool = True
+    turn_loops: bool = True
 
 
 @dataclass(slots=True)

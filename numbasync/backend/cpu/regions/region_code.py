@@ -10,7 +10,11 @@ from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
 from numbasync.backend.cpu.regions.private_atomics import without_lock
 from numbasync.backend.cpu.regions.region import NEVER, NOTE, Region, Settings, Written, with_ways
-from numbasync.backend.cpu.regions.state_lines import latch_lines
+from numbasync.backend.cpu.regions.state_lines import (
+    latch_lines,
+    load_lines,
+    store_lines,
+)
 from numbasync.backend.cpu.regions.thread_loops import Loops
 
 
@@ -40,7 +44,7 @@ class RegionCode:
         self.varies = region.varies or masked
         self._out = out
         self._facts = dict(facts or {})
-        self._group = ", !llvm.access.group !9000" if settings.parallel else ""
+        self._group = ", !llvm.access.group !9000" if not settings.ordered else ""
         self._count = 0
         self._defined = {i.result for b in region.blocks for i in self._blocks[b] if i.result}
         self._defined -= set(self._facts)
@@ -50,9 +54,7 @@ class RegionCode:
         self._names.update({b: f"%{self.tag}.v.{b[1:]}" for b in region.blocks})
         self._names.update({v: f"%{self.tag}.v.{v[1:]}" for v in self._defined})
         self._names.update({a: f"%{self.tag}.v.{a[1:]}" for a in kernel.local_arrays})
-        self._names.update({a: f"%na.local.{a[1:]}" for a in kernel.reused_arrays})
         self._names.update(layout.renamed)
-        self._reused = set().union(*kernel.reused_arrays.values())
         self._names.update(self._facts)
         self._uniform_outs = sorted(
             {
@@ -178,25 +180,11 @@ class RegionCode:
     def store_of_thread(self, name: str, kind: str, value: str) -> list[str]:
         """Store a value into the thread's place."""
         p, line = self._address(name, in_memory(kind))
-        if kind == "i1":
-            wide = self._fresh("b")
-            return [
-                line,
-                f"  {wide} = zext i1 {value} to i8",
-                f"  store i8 {wide}, ptr {p}{self._group}",
-            ]
-        return [line, f"  store {kind} {value}, ptr {p}{self._group}"]
+        return [line, *store_lines(kind, value, p, f"{p}.byte", self._group)]
 
     def load_of_thread(self, name: str, kind: str, result: str) -> list[str]:
         p, line = self._address(name, in_memory(kind))
-        if kind == "i1":
-            wide = self._fresh("b")
-            return [
-                line,
-                f"  {wide} = load i8, ptr {p}{self._group}",
-                f"  {result} = trunc i8 {wide} to i1",
-            ]
-        return [line, f"  {result} = load {kind}, ptr {p}{self._group}"]
+        return [line, *load_lines(kind, result, p, self._group)]
 
     def _write_body(self) -> None:
         lines, tag = self._out.lines, self.tag
@@ -208,8 +196,6 @@ class RegionCode:
                 f"{tag}.begin:",
             ]
         for array, (kind, _) in self._kernel.local_arrays.items():
-            if array in self._kernel.reused_arrays:
-                continue
             lines.append(
                 f"  {self._names[array]} = getelementptr inbounds {kind}, "
                 f"ptr %na.local.{array[1:]}, i64 %{tag}.na.tid"
@@ -301,7 +287,7 @@ class RegionCode:
             plain = without_lock(text, names[i.result], is_private)
         if plain is not None:
             lines += plain
-        elif i.opcode in ("load", "store") and is_plain(i) and self._reused.isdisjoint(i.uses[-1:]):
+        elif i.opcode in ("load", "store") and is_plain(i):
             text += self._group
         if plain is None:
             lines.append(f"  {names[i.result]} = {text}" if i.result else f"  {text}")

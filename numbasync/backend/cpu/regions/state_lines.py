@@ -35,12 +35,20 @@ def choose(
     )
 
 
-def wide(kind: str, name: str) -> str:
-    return f"{name}.w" if kind == "i1" else name
+def store_lines(kind: str, value: str, place: str, name: str, more: str = "") -> list[str]:
+    """Store a value; in memory an i1 is a byte, here called `name`."""
+    if kind != "i1":
+        return [f"  store {kind} {value}, ptr {place}{more}"]
+    return [f"  {name} = zext i1 {value} to i8", f"  store i8 {name}, ptr {place}{more}"]
 
 
-def widened(kind: str, name: str) -> list[str]:
-    return [f"  {name}.w = zext i1 {name} to i8"] if kind == "i1" else []
+def load_lines(kind: str, result: str, place: str, more: str = "") -> list[str]:
+    if kind != "i1":
+        return [f"  {result} = load {kind}, ptr {place}{more}"]
+    return [
+        f"  {result}.byte = load i8, ptr {place}{more}",
+        f"  {result} = trunc i8 {result}.byte to i1",
+    ]
 
 
 def access(address: int | str, mode: int) -> str:
@@ -50,17 +58,23 @@ def access(address: int | str, mode: int) -> str:
     )
 
 
+def extremes_lines(value: str, tag: str, least: str, most: str) -> list[str]:
+    """Let two variables be the least and the most of what came before and a number."""
+    return [
+        f"  %{tag}.a = load i32, ptr {least}",
+        f"  %{tag}.b = call i32 @llvm.smin.i32(i32 %{tag}.a, i32 {value})",
+        f"  store i32 %{tag}.b, ptr {least}",
+        f"  %{tag}.c = load i32, ptr {most}",
+        f"  %{tag}.d = call i32 @llvm.smax.i32(i32 %{tag}.c, i32 {value})",
+        f"  store i32 %{tag}.d, ptr {most}",
+    ]
+
+
 def latch_lines(tag: str) -> list[str]:
     """What is done behind each thread of a region whose threads may end at different barriers."""
-    x = f"%{tag}.latch"
     return [
         f"{tag}.latch:",
-        f"  {x}.n = load i32, ptr %na.last",
-        f"  {x}.a = load i32, ptr %na.least",
-        f"  {x}.b = call i32 @llvm.smin.i32(i32 {x}.a, i32 {x}.n)",
-        f"  store i32 {x}.b, ptr %na.least",
-        f"  {x}.c = load i32, ptr %na.most",
-        f"  {x}.d = call i32 @llvm.smax.i32(i32 {x}.c, i32 {x}.n)",
-        f"  store i32 {x}.d, ptr %na.most",
+        f"  %{tag}.latch.n = load i32, ptr %na.last",
+        *extremes_lines(f"%{tag}.latch.n", f"{tag}.latch", "%na.least", "%na.most"),
         f"  br label %{tag}.next",
     ]

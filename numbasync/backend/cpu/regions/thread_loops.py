@@ -53,7 +53,7 @@ class Loops:
         return [line.replace("@.", f"{self._tag}.") for line in lines]
 
     def _end(self, letter: str, extent: str, behind: str) -> list[str]:
-        metadata = self._out.loop_metadata(self._kind) if self._settings.parallel else ""
+        metadata = "" if self._settings.ordered else self._out.loop_metadata(self._kind)
         return [
             "@.next:",
             f"  %@.{letter}1 = add nuw nsw i64 %@.{letter}, 1",

@@ -12,7 +12,11 @@ from __future__ import annotations
 import re
 
 from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
-from numbasync.backend.cpu.regions.divergence import divergent_values, follows_from_operands
+from numbasync.backend.cpu.regions.divergence import (
+    divergent_values,
+    follows_from_operands,
+    values_of_memory,
+)
 from numbasync.backend.cpu.regions.flow import (
     NaturalLoop,
     natural_loops,
@@ -182,7 +186,7 @@ def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
     if loop is None:
         return False
     around = [other for other in loops if header in other.blocks]
-    from_memory = _from_memory(kernel)
+    from_memory = values_of_memory(kernel)
     for other in around:
         # How often a thread runs it may depend on its number, not on what it has read.
         refused = from_memory if other is loop else divergent
@@ -204,22 +208,3 @@ def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
             if i.opcode == "store" and stride == 0:
                 return False
     return True
-
-
-def _from_memory(kernel: CutKernel) -> set[str]:
-    """The values that depend on what was read."""
-    users: dict[str, list[str]] = {}
-    waiting: list[str] = []
-    for code in kernel.function.blocks.values():
-        for i in code:
-            for used in i.uses:
-                users.setdefault(used, []).append(i.result)
-            if i.result and not follows_from_operands(i):
-                waiting.append(i.result)
-    found: set[str] = set()
-    while waiting:
-        value = waiting.pop()
-        if value and value not in found:
-            found.add(value)
-            waiting += users.get(value, ())
-    return found

@@ -12,7 +12,7 @@ from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import ALL
 from numbasync.backend.cpu.regions.region import Region, Written
 from numbasync.backend.cpu.regions.region_code import RegionCode
-from numbasync.backend.cpu.regions.state_lines import cases, choose, copy_lines
+from numbasync.backend.cpu.regions.state_lines import cases, choose, copy_lines, extremes_lines
 
 
 class States(Protocol):
@@ -204,11 +204,4 @@ class WarpPhases:
 
 
 def _extremes(value: str, tag: str) -> list[str]:
-    return [
-        f"  %{tag}.a = load i32, ptr %na.warp_least",
-        f"  %{tag}.b = call i32 @llvm.smin.i32(i32 %{tag}.a, i32 {value})",
-        f"  store i32 %{tag}.b, ptr %na.warp_least",
-        f"  %{tag}.e = load i32, ptr %na.warp_most",
-        f"  %{tag}.f = call i32 @llvm.smax.i32(i32 %{tag}.e, i32 {value})",
-        f"  store i32 %{tag}.f, ptr %na.warp_most",
-    ]
+    return extremes_lines(value, tag, "%na.warp_least", "%na.warp_most")

@@ -13,7 +13,7 @@ import numpy as np
 from numbasync.backend.protocols import Formula, Work
 
 if TYPE_CHECKING:
-    from numbasync.backend.cpu.kernel.block_kernel import ShortLaunch
+    from numbasync.backend.cpu.kernel.compiled import ShortLaunch
     from numbasync.backend.cpu.runtime.array import CpuArray
     from numbasync.backend.cpu.runtime.workers import Engine
 

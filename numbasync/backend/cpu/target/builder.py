@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbasync.backend.cpu.target.module import I32, I64
+from numbasync.backend.cpu.target.module import I32, I64, VOID
 
 # What is emitted instead of a call, by the name of the function, or the beginning of it, and by
 # the beginning of an assembly text. Each takes the builder, the function and the arguments.
@@ -96,20 +96,21 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
 
     def thread(self) -> Any:
         """The number of the thread in its block."""
-        return super().call(self.session.pure("na.tid", I64), [])
+        return super().call(self.session.function("na.tid", I64), [])
 
     def coordinate(self, name: str) -> Any:
-        return super().call(self.session.pure(f"na.{name}", I32), [])
+        return super().call(self.session.function(f"na.{name}", I32), [])
 
     def meet(self, what: str) -> None:
         """Wait for the threads of the block."""
         self.session.uses.add("barrier")
-        super().call(self.session.barrier("na.barrier", I32), [self.lower.site(f"cuda.{what}")])
+        barrier = self.session.function("na.barrier", VOID, I32)
+        super().call(barrier, [self.lower.site(f"cuda.{what}")])
 
     def meet_warp(self, what: str, mask: Any) -> None:
         """Wait for the threads of the warp that are in the mask."""
         self.session.uses.add("barrier")
-        barrier = self.session.barrier("na.warp_barrier", I32, I32)
+        barrier = self.session.function("na.warp_barrier", VOID, I32, I32)
         super().call(barrier, [self.lower.site(f"cuda.{what}"), mask])
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import binding, ir
-from numba.cuda import libdevice, libdevicefuncs
+from numba.cuda import libdevicefuncs
 
+from numbasync.backend.cpu.library import libdevice_rounding
+from numbasync.backend.cpu.library.small_float_bits import Format
 from numbasync.backend.cpu.target.builder import NAMES, PREFIXES, Builder, instead_of
 from numbasync.backend.cpu.target.compiled_calls import call_compiled
 from numbasync.backend.cpu.target.module import I1, I32, I64
 
 _signatures: Any = libdevicefuncs.functions
-_FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
+_FLOATS = (ir.FloatType(), ir.DoubleType())
+_half = Format(10)
 # Intrinsics of LLVM, by the name for float64; with an f behind it they are for float32.
 _INTRINSICS = {
     **{
@@ -100,20 +103,52 @@ def _divide(builder: Builder, function: Any, args: list[Any]) -> Any:
     return builder.fdiv(*args)
 
 
+def _high_half(extend: str) -> Any:
+    """The upper 64 bits of a product of two 64-bit integers."""
+    wide = ir.IntType(128)
+
+    def emit(builder: Builder, function: Any, args: list[Any]) -> Any:
+        product = builder.mul(*(getattr(builder, extend)(x, wide) for x in args))
+        return builder.trunc(builder.lshr(product, wide(64)), I64)
+
+    return emit
+
+
+NAMES["__nv_mul64hi"], NAMES["__nv_umul64hi"] = _high_half("sext"), _high_half("zext")
+
+
+@instead_of("__nv_float2half_rn")
+def _to_half(builder: Builder, function: Any, args: list[Any]) -> Any:
+    return _half.write(builder, _half.rounded(builder, args[0]))
+
+
+@instead_of("__nv_half2float")
+def _of_half(builder: Builder, function: Any, args: list[Any]) -> Any:
+    return _half.read(builder, args[0])
+
+
 @instead_of("__nv_", table=PREFIXES)
 def _other(builder: Builder, function: Any, args: list[Any]) -> Any:
-    """A function of the C library, or one of ours."""
-    name = function.name.removeprefix("__nv_")
-    _, parameters = _signatures.get(function.name, (None, ()))
-    from numbasync.backend.cpu.library import libdevice as compiled_libdevice  # takes a while
+    """A function with a rounding mode, one that is compiled, or one of the C library."""
+    # To import them takes a while.
+    from numbasync.backend.cpu.library import libdevice_bits, libdevice_special
 
-    compiled = compiled_libdevice.FUNCTIONS.get(getattr(libdevice, name, None))
-    if hasattr(compiled, "py_func"):
+    name, kind = function.name.removeprefix("__nv_"), function.ftype
+    _, parameters = _signatures.get(function.name, (None, ()))
+    compiled = libdevice_bits.FUNCTIONS.get(name) or libdevice_special.FUNCTIONS.get(name)
+    if compiled is not None:
         return _compiled(builder, function, parameters, compiled, args)
+    rounding = libdevice_rounding.emission(name, kind.return_type)
+    if rounding is not None:
+        return rounding(builder, *args)
     of_c = name.removeprefix("fast_")
-    if compiled is None or not binding.address_of_symbol(of_c):
+    # C's function of that name, such as `abs`, may take integers of another width.
+    is_of_floats = any(t in _FLOATS for t in kind.args) and not any(p.is_ptr for p in parameters)
+    if not (parameters and is_of_floats and binding.address_of_symbol(of_c)):
         return builder.of_a_gpu(function, args)
-    outer = builder.session.pure(of_c, function.ftype.return_type, *function.ftype.args)
+    outer = builder.session.function(of_c, kind.return_type, *kind.args)
+    outer.attributes.add("readnone")
+    outer.attributes.add("nounwind")
     return builder.call(outer, args)
 
 
@@ -125,12 +160,20 @@ def _compiled(
     places = [a for p, a in zip(parameters, args, strict=True) if p.is_ptr]
     types_of_call = tuple(t for t, _ in given)
     _, value = call_compiled(builder, compiled, types_of_call, [a for _, a in given])
+    returned = function.ftype.return_type
     if not places:
-        return value
+        return _of_type(builder, value, returned)
     parts = [builder.extract_value(value, k) for k in range(_count(value.type))]
     for place, part in zip(reversed(places), reversed(parts), strict=False):
-        builder.store(part, place)
-    return parts[0] if len(parts) > len(places) else None
+        builder.store(_of_type(builder, part, place.type.pointee), place)
+    return _of_type(builder, parts[0], returned) if len(parts) > len(places) else None
+
+
+def _of_type(builder: Builder, value: Any, kind: Any) -> Any:
+    """A number that the compiled function may have computed in more bits."""
+    if value.type == kind:
+        return value
+    return (builder.trunc if isinstance(kind, ir.IntType) else builder.fptrunc)(value, kind)
 
 
 def _count(aggregate: Any) -> int:

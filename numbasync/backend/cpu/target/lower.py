@@ -15,6 +15,7 @@ from numba.cuda.core.compiler_lock import (  # pyright: ignore[reportMissingImpo
 )
 
 from numbasync.backend.bfloat16_type import register
+from numbasync.backend.cpu.library.libdevice_rounding import IN_MODE
 from numbasync.backend.cpu.record import Site
 from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     arrays,
@@ -44,7 +45,6 @@ _FAST = ("contract", "arcp", "afn")
 _SPACE = re.compile(r" addrspace\(\d+\)")
 _DYNAMIC = re.compile(r'^(@"[^"]+") = external(?: global| addrspace\(3\) global) \[0 x .*$', re.M)
 _BARRIERS = ("na.barrier", "na.warp_barrier", "na.grid_barrier")
-_PURE = "memory(none) nounwind willreturn"
 
 
 def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = None) -> Module:
@@ -172,8 +172,9 @@ def _add_kernel(session: Session, name: str, code: Any) -> tuple[str, ...]:
     for function in module.functions:
         if function.blocks and function is not outer:
             function.linkage = "internal"
-            function.attributes.discard("noinline")
-            function.attributes.add("alwaysinline")
+            if not function.name.startswith(IN_MODE):
+                function.attributes.discard("noinline")
+                function.attributes.add("alwaysinline")
     return tuple("ptr" if isinstance(t, ir.PointerType) else str(t) for t in parameters[1:])
 
 
@@ -188,12 +189,6 @@ def _finished(session: Session) -> str:
     for name in _DYNAMIC.findall(text):
         text = text.replace(name, "@na.dynamic")
     text = re.sub(r"^@na\.dynamic = .*\n", "", text, flags=re.M)
-    text = re.sub(
-        r'^(declare .*@"na\.[^\n]*) (?:readnone nounwind|nounwind readnone)$',
-        rf"\1 {_PURE}",
-        text,
-        flags=re.M,
-    )
     if "@na.dynamic" in text:
         text += "\n@na.dynamic = external global [0 x i8], align 1024\n"
     text = text.replace('target datalayout = ""', f'target datalayout = "{target_data()}"')

@@ -10,7 +10,7 @@ from numbasync.backend.cpu.races.words import FENCE, FENCE_BLOCK
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import ASSEMBLY, NAMES, Builder, instead_of
 from numbasync.backend.cpu.target.context import emits
-from numbasync.backend.cpu.target.module import BYTES, I32, I64
+from numbasync.backend.cpu.target.module import BYTES, I32, I64, VOID
 
 _REGISTERS = {"tid": "t", "ctaid": "b", "ntid": "w", "nctaid": "g"}
 
@@ -52,7 +52,7 @@ def _dynamic_bytes(builder: Builder, function: Any, args: list[Any]) -> Any:
 
 def dynamic_bytes(builder: Builder) -> Any:
     """The bytes of dynamic shared memory of the launch."""
-    return builder.call(builder.session.pure("na.dynamic_bytes", I64), [])
+    return builder.call(builder.session.function("na.dynamic_bytes", I64), [])
 
 
 @instead_of("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
@@ -104,7 +104,7 @@ def _grid(builder: Builder, function: Any, args: list[Any]) -> Any:
 def _meet_grid(builder: Builder) -> Any:
     """Wait for all threads of all blocks."""
     builder.session.uses |= {"barrier", "grid"}
-    barrier = builder.session.barrier("na.grid_barrier", I32)
+    barrier = builder.session.function("na.grid_barrier", VOID, I32)
     builder.call(barrier, [builder.lower.site("sync of the grid")])
     return I32(0)
 

@@ -88,21 +88,8 @@ class Session:
         """
         self.refused = self.refused or f"{what}, which only a GPU has{where}"
 
-    def pure(self, name: str, result: Any, *parameters: Any) -> Any:
-        """A function without effects that `regions` replaces."""
-        function = self.function(name, result, *parameters)
-        function.attributes.add("readnone")
-        function.attributes.add("nounwind")
-        return function
-
-    def barrier(self, name: str, *parameters: Any) -> Any:
-        """A function at which threads meet."""
-        function = self.function(name, VOID, *parameters)
-        for attribute in ("convergent", "noduplicate", "nounwind"):
-            function.attributes.add(attribute)
-        return function
-
     def function(self, name: str, result: Any, *parameters: Any) -> Any:
+        """A function that the code calls. What those of the contract promise, `regions` says."""
         known = self.module.globals.get(name)
         if known is None:
             known = ir.Function(self.module, ir.FunctionType(result, parameters), name)
