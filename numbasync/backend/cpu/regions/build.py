@@ -127,7 +127,14 @@ def write_module(
         _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
         | {"hoisted": sum(blocks.hoisted.values()), "checked": len(blocks.hoisted)},
     )
-    return "\n".join(lines), code
+    return _with_narrow_vectors("\n".join(lines)), code
+
+
+def _with_narrow_vectors(text: str) -> str:
+    """Let the processor's model say how wide vectors are: without this attribute LLVM takes what is
+    written for what has to be, on x86-64 vectors of 512 bits, which slow down all that is beside.
+    """
+    return re.sub(r"^(define [^\n]*) \{$", r'\1 "min-legal-vector-width"="0" {', text, flags=re.M)
 
 
 def _notes(
@@ -273,8 +280,8 @@ def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
         ]
         many = len(blocks.regions) > MANY_REGIONS
         more = {
-            "vectors": ", !9004" if many else "",
-            "short": ", !9004",
+            "vectors": ", !9004, !9003" if many else "",
+            "short": ", !9004, !9003" if many else ", !9004",
             "scalar": ", !9002, !9003",
         }
         for n, kind in enumerate(blocks.out.loops, FIRST_LOOP):
