@@ -154,9 +154,7 @@ class _Rewriter:
         ]
         self._blocks[latch][-1] = parse_instruction(f"br label {head}")
         last = self._blocks[entry][-1]
-        is_same = test.outside in last.labels and self._come_alike(
-            entry, test.outside, behind, phis
-        )
+        is_same = test.outside in last.labels and self._is_alike(entry, test.outside, behind, phis)
         text = f"br label {head}"
         if not is_same:
             text = re.sub(rf"label {re.escape(header)}(?![\w.])", f"label {head}", last.text)
