@@ -86,7 +86,10 @@ class Compiled(BlockKernel):
         return not is_row or (block[1] == 1 and block[2] == 1)
 
     def _made(self, block: Dim3) -> LoadedCode | None:
-        return next((code for code in self._plain if code.suits(block)), None)
+        for code in self._plain:
+            if code.suits(block):
+                return code
+        return None
 
     def _code(self, block: Dim3) -> LoadedCode:
         return self._made(block) or self._make(block)
