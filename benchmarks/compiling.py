@@ -28,7 +28,7 @@ OURS = "numbasync"
 CAPABILITY = (9, 0)  # of the GPU that Numba compiles for
 REPEATS = 3
 TARGETS = tuple(
-    Target(f"{case.name} / {THEIRS}", f"{OURS}: {case.name}", f"{THEIRS}: {case.name}", 3.0, 2.0)
+    Target(f"{case.name} / {THEIRS}", f"{OURS}: {case.name}", f"{THEIRS}: {case.name}", 2.0, 1.5)
     for case in LONG
 )
 

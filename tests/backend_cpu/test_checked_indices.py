@@ -134,8 +134,8 @@ def bodies(draw: st.DrawFn) -> str:
         if draw(st.booleans()):
             lines.append(f"{pad}if {draw(TESTS)}:")
             inner += "    "
-        # Each thread adds to elements: what the order of threads is makes no difference.
-        lines.append(f"{inner}z[{draw(INDICES)}] += x[{draw(INDICES)}]")
+        # Threads may add to one element, in any order or at once.
+        lines.append(f"{inner}cuda.atomic.add(z, {draw(INDICES)}, x[{draw(INDICES)}])")
     return "\n".join(lines)
 
 

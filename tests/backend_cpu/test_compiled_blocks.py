@@ -66,6 +66,25 @@ def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyP
     assert [b for _, b in bounds[:-1]] == [a for a, _ in bounds[1:]]
 
 
+@na.launcher
+@cuda.jit
+def put_places(z: na.KernelOutput):
+    x, y, w = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z
+    z[w, y, x, cuda.threadIdx.x] = x + 100 * y + 10_000 * w
+
+
+def test_each_part_of_a_launch_knows_the_places_of_its_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled, "workers", lambda: 3)
+    threads = 128
+    z = na.zeros((11, 5, 7, threads), np.int32).sync()
+    assert z.size >= scheduling.SPREAD_THREADS
+    put_places[(7, 5, 11), threads](z).sync()
+    w, y, x, _ = np.indices(z.shape)
+    np.testing.assert_array_equal(z.to_host().sync(), x + 100 * y + 10_000 * w)
+
+
 def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "workers", lambda: 3)
 

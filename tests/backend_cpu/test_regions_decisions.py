@@ -316,3 +316,59 @@ def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
     code = build(text, "kernel", Settings())
     run(code, 1, 32, x, 0, dynamic_bytes=8)
     assert x[0] == 32 and (x[1:] == x[1]).all()
+
+
+# x[t + n] = t, with a check, where t + n < 90.
+CONDITIONAL = CHECKED.replace(
+    "  %good = ", "  %in = icmp slt i64 %at, 90\n  br i1 %in, label %check, label %out\n"
+    "out:\n  ret i32 0\ncheck:\n  %good = "
+)  # fmt: skip
+
+
+def test_code_for_blocks_all_of_whose_threads_pass_the_conditions() -> None:
+    assert "r0e.start:" in write_module(CONDITIONAL, "kernel", Settings(row=True))[0]
+    code = build(CONDITIONAL, "kernel", Settings(row=True))
+    for n in (0, 58, 59, 80, 90, 2**62):
+        x = np.full(100, -1)
+        run(code, 1, 32, x, n)
+        expected = np.full(100, -1)
+        stored = max(0, min(32, 90 - n))
+        expected[n : n + stored] = np.arange(stored)
+        np.testing.assert_array_equal(x, expected)
+    with pytest.raises(RecordError) as caught:
+        run(code, 1, 32, np.zeros(100, np.int64), -5)
+    assert caught.value.thread == (0, 0, 0) and caught.value.numbers[1] == -5
+
+
+# Lanes give their number to the next one, twice, each time with a barrier of the block behind.
+TWO_PHASES = kernel_text("".join(
+    f"""
+  %own{k} = getelementptr [1024 x i64], ptr @na.exchange.0, i64 0, i64 %t
+  store i64 {value}, ptr %own{k}
+  call void @na.warp_barrier(i32 1, i32 -1)
+  %next{k} = xor i64 %t, 1
+  %other{k} = getelementptr [1024 x i64], ptr @na.exchange.0, i64 0, i64 %next{k}
+  %v{k} = load i64, ptr %other{k}
+  call void @na.warp_barrier(i32 1, i32 -1)
+  {MEET}"""
+    for k, value in enumerate(("%t", "%v0"))
+) + "\n  %sum = add i64 %v0, %v1\n  store i64 %sum, ptr %p\n  ret i32 0")  # fmt: skip
+
+
+def test_warps_that_stay_together_have_no_code_for_threads_that_are_elsewhere() -> None:
+    text = write_module(TWO_PHASES, "kernel", Settings(row=True))[0]
+    assert "m.start:" not in text
+    x = np.zeros(70, np.int64)
+    run(build(TWO_PHASES, "kernel", Settings(row=True)), 1, 70, x, 0)
+    t = np.arange(70)
+    np.testing.assert_array_equal(x, (t ^ 1) + t)
+    parted = TWO_PHASES.replace("  %own1", "  %c = icmp slt i64 %t, 40\n"
+        "  br i1 %c, label %more, label %gone\ngone:\n  ret i32 0\nmore:\n  %own1", 1)  # fmt: skip
+    assert "m.start:" in write_module(parted, "kernel", Settings(row=True))[0]
+
+
+def test_the_places_of_blocks_are_counted() -> None:
+    """LLVM moves a division to where its result is used, into the loop over threads."""
+    text = write_module(CHECKED, "kernel", Settings())[0]
+    assert text.index(" udiv i64 %na.first_block") < text.index("\nblocks:\n")
+    assert "udiv" not in text[text.index("\nblocks:\n") : text.index("\nfailed:")]

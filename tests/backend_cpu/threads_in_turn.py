@@ -34,6 +34,15 @@ define i64 @"na.tid"() {
   %v = load i64, ptr %p
   ret i64 %v
 }
+define i64 @"na.threads"() {
+  %wx = call i32 @"na.wx"()
+  %wy = call i32 @"na.wy"()
+  %wz = call i32 @"na.wz"()
+  %row = mul i32 %wx, %wy
+  %all = mul i32 %row, %wz
+  %v = zext i32 %all to i64
+  ret i64 %v
+}
 define i64 @"na.dynamic_bytes"() {
   %p = getelementptr i32, ptr @na.state, i64 14
   %v = load i64, ptr %p
@@ -214,7 +223,10 @@ def _engine(module: Module, callbacks: dict[str, Any]) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     text = re.sub(
-        r'^declare .*@"?na\.(?:[tbwg][xyz]|tid|dynamic_bytes)"?\(.*\n', "", module.text, flags=re.M
+        r'^declare .*@"?na\.(?:[tbwg][xyz]|tid|threads|dynamic_bytes)"?\(.*\n',
+        "",
+        module.text,
+        flags=re.M,
     )
     text = re.sub(
         r'^(@"na\.(?:shared|exchange|present)[^"]*" =) external global (\[\d+ x .*\])(, .*)$',

@@ -33,6 +33,7 @@ from numbasync.errors import UnsupportedKernelError
 # What the function takes before the kernel's arguments: address of a `launch_of`, first block, end,
 # address of the block's memory, bytes of dynamic shared memory.
 LEADING = 5
+_LAUNCH = ctypes.c_int64 * 7
 _HEAD = 16  # bytes of every object, before what is its own
 
 _DECLARED = """
@@ -64,7 +65,7 @@ _CODE = "ptr, ptr, i64, i64, i32, i32, i32, i32, i32, i32, i64, ptr"
 
 def launch_of(address: int, block: Dim3, grid: Dim3) -> Any:
     """What is the same for all parts of a launch: the address of the code, and extents."""
-    return (ctypes.c_int64 * 7)(address, *block, *grid)
+    return _LAUNCH(address, *block, *grid)
 
 
 class Call:

@@ -134,6 +134,8 @@ class LoadedCode:
         self.run: Callable[..., None] = self.call.run
         self._address = artifact.code.load()
         self.dynamic_offset = artifact.code.dynamic_offset
+        self._is_row = artifact.code.is_row
+        self._latest: tuple[tuple[Dim3, Dim3], Any, int] | None = None  # extents, as they are given
 
     def memory_bytes(self, threads: int, shared_bytes: int) -> int:
         """Memory of a block of so many threads, with so much dynamic shared memory."""
@@ -141,9 +143,12 @@ class LoadedCode:
 
     def suits(self, block: Dim3) -> bool:
         """Whether it runs blocks of this shape."""
-        return self.artifact.code.suits(block)
+        return not self._is_row or (block[1] == 1 and block[2] == 1)
 
     def blocks(self, first: int, end: int, block: Dim3, grid: Dim3) -> tuple[tuple[int, ...], Any]:
         """What `run` takes before memory and arguments, for some blocks; and what to keep."""
-        launch = launch_of(self._address, block, grid)
-        return (ctypes.addressof(launch), first, end), launch
+        latest = self._latest
+        if latest is None or latest[0] != (block, grid):
+            launch = launch_of(self._address, block, grid)
+            latest = self._latest = (block, grid), launch, ctypes.addressof(launch)
+        return (latest[2], first, end), latest[1]

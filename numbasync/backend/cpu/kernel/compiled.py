@@ -103,7 +103,10 @@ class Compiled(ProcessorCode):
         return False
 
     def _made(self, block: Dim3) -> LoadedCode | None:
-        return next((code for code in self._plain if code.suits(block)), None)
+        for code in self._plain:
+            if code.suits(block):
+                return code
+        return None
 
     def _code(self, block: Dim3) -> LoadedCode:
         return self._made(block) or self._make(block)

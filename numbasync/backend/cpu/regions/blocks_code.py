@@ -3,7 +3,7 @@
 A block goes from barrier to barrier as a whole. Where threads meet by warps, the warps run one
 after the other, each from a barrier of the block to the next one (a *phase*), region by region.
 
-A region exists in up to two copies. All threads that wait at its start is the usual case; in the
+A region exists in several copies. All threads that wait at its start is the usual case; in the
 *masked* copy only those run that wait there, since others have returned or wait elsewhere.
 
 Uniform values are variables of the function: `na.u.V` of the block; in phases `na.w.V` of the warp,
@@ -11,6 +11,8 @@ which begins with what the block had, `na.p.V`, and ends by writing the block's.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from numbasync.backend.cpu.regions.corner_values import HoistedChecks
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
@@ -155,8 +157,19 @@ class BlocksCode:
         lines += [
             *hoisted.lines,
             f"  %{tag}.h = freeze i1 {hoisted.result}",
-            f"  br i1 %{tag}.h, label %{tag}f.start, label %{tag}s.start",
+            f"  br i1 %{tag}.h, label %{tag}.good, label %{tag}s.start",
+            f"{tag}.good:",
         ]
+        if hoisted.entered and not self.kernel.barriers:
+            # Without masks vectors take half the time. Where threads meet it is code for little.
+            lines += [
+                f"  %{tag}.e = freeze i1 {hoisted.all_enter}",
+                f"  br i1 %{tag}.e, label %{tag}e.start, label %{tag}f.start",
+            ]
+            everywhere = replace(hoisted, taken={**hoisted.taken, **hoisted.entered})
+            self._write_copy(level, region, masked, "e", everywhere)
+        else:
+            lines.append(f"  br label %{tag}f.start")
         self._write_copy(level, region, masked, "f", hoisted)
         self._write_copy(level, region, masked, "s")
 

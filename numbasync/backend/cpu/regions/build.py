@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -91,7 +91,14 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
         _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
         | {"hoisted": sum(blocks.hoisted.values()), "checked": len(blocks.hoisted)},
     )
-    return "\n".join(lines), code
+    return _with_narrow_vectors("\n".join(lines)), code
+
+
+def _with_narrow_vectors(text: str) -> str:
+    """Let the processor's model say how wide vectors are: without this attribute LLVM takes what is
+    written for what has to be, on x86-64 vectors of 512 bits, which slow down all that is beside.
+    """
+    return re.sub(r"^(define [^\n]*) \{$", r'\1 "min-legal-vector-width"="0" {', text, flags=re.M)
 
 
 def _notes(
@@ -141,6 +148,56 @@ def _asks_for_more_axes(kernel: CutKernel) -> bool:
     return any(not _OF_MORE_AXES.isdisjoint(i.uses) for block in code for i in block)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Lines for the place of a block in its grid: before all blocks, in each, and behind it."""
+
+    first: list[str]
+    of_block: list[str]
+    next: list[str]
+
+
+def _divided(number: str, suffix: str) -> list[str]:
+    return [
+        f"  %na.bx{suffix} = urem i64 {number}, %na.gx64",
+        f"  %na.bq = udiv i64 {number}, %na.gx64",
+        f"  %na.by{suffix} = urem i64 %na.bq, %na.gy64",
+        f"  %na.bz{suffix} = udiv i64 %na.bq, %na.gy64",
+    ]
+
+
+def _place_in_turn() -> _Place:
+    turn = [
+        "  %na.turn = getelementptr inbounds i64, ptr %na.turns_of_blocks, i64 %na.b",
+        "  %na.block = load i64, ptr %na.turn",
+    ]
+    return _Place([], turn + _divided("%na.block", "64"), [])
+
+
+# Counted on: LLVM moves a division to where its result is used, into the loop over threads.
+_PLACE = _Place(
+    _divided("%na.first_block", ".first"),
+    [
+        *(
+            f"  %na.b{c}64 = phi i64 [ %na.b{c}.first, %na.top ], [ %na.b{c}.next, %done ]"
+            for c in "xyz"
+        ),
+        "  %na.block = add i64 %na.b, 0",
+    ],
+    [
+        "  %na.bx1 = add nuw nsw i64 %na.bx64, 1",
+        "  %na.row_ends = icmp eq i64 %na.bx1, %na.gx64",
+        "  %na.bx.next = select i1 %na.row_ends, i64 0, i64 %na.bx1",
+        "  %na.rows1 = zext i1 %na.row_ends to i64",
+        "  %na.by1 = add nuw nsw i64 %na.by64, %na.rows1",
+        "  %na.plane_ends = icmp eq i64 %na.by1, %na.gy64",
+        "  %na.by.next = select i1 %na.plane_ends, i64 0, i64 %na.by1",
+        "  %na.planes1 = zext i1 %na.plane_ends to i64",
+        "  %na.bz.next = add nuw nsw i64 %na.bz64, %na.planes1",
+    ],
+)
+
+
 def _blocks_function(
     kernel: CutKernel, layout: Layout, blocks: BlocksCode, states: list[str], settings: Settings,
     cooperative: bool,
@@ -155,12 +212,7 @@ def _blocks_function(
         extents(),
         "i64 %na.dynamic_bytes, ptr %na.turns, ptr %na.turns_of_blocks",
     ]
-    number = ["  %na.block = add i64 %na.b, 0"]
-    if settings.ordered:
-        number = [
-            "  %na.turn = getelementptr inbounds i64, ptr %na.turns_of_blocks, i64 %na.b",
-            "  %na.block = load i64, ptr %na.turn",
-        ]
+    place = _place_in_turn() if settings.ordered else _PLACE
     return [
         f"define internal i32 @na.blocks({', '.join(parameters)}) noinline {{",
         "na.top:",
@@ -169,14 +221,11 @@ def _blocks_function(
         "  %na.rows = mul nuw nsw i64 %na.wy64, %na.wz64",
         "  %na.threads = mul nuw nsw i64 %na.wx64, %na.rows",
         "  %na.memory64 = ptrtoint ptr %na.memory to i64",
+        *place.first,
         "  br label %blocks",
         "blocks:",
         "  %na.b = phi i64 [ %na.first_block, %na.top ], [ %na.b1, %done ]",
-        *number,
-        "  %na.bx64 = urem i64 %na.block, %na.gx64",
-        "  %na.bq = udiv i64 %na.block, %na.gx64",
-        "  %na.by64 = urem i64 %na.bq, %na.gy64",
-        "  %na.bz64 = udiv i64 %na.bq, %na.gy64",
+        *place.of_block,
         *(
             line
             for e in ("bx", "by", "bz")
@@ -191,6 +240,7 @@ def _blocks_function(
         *write_failures(kernel, layout, blocks.regions),
         "done:",
         *(["  store i32 0, ptr %na.state"] if cooperative else []),
+        *place.next,
         "  %na.b1 = add nuw nsw i64 %na.b, 1",
         "  %na.more = icmp slt i64 %na.b1, %na.end_block",
         "  br i1 %na.more, label %blocks, label %na.end",
@@ -219,8 +269,8 @@ def _metadata(blocks: BlocksCode, settings: Settings) -> list[str]:
         ]
         many = len(blocks.regions) > MANY_REGIONS
         more = {
-            "vectors": ", !9004" if many else "",
-            "short": ", !9004",
+            "vectors": ", !9004, !9003" if many else "",
+            "short": ", !9004, !9003" if many else ", !9004",
             "scalar": ", !9002, !9003",
         }
         for n, kind in enumerate(blocks.out.loops, FIRST_LOOP):

@@ -35,6 +35,8 @@ class HoistedChecks:
         lines: code that computes `result`, an i1.
         uniform: kept values that the code needs, as `%TAG.in.V`.
         facts: what some values of the region are if the checks hold.
+        entered: by block, the label that all threads take if `all_enter` holds, an i1, too: behind
+            conditions such as `i < n`, which are false for some threads of the last blocks only.
     """
 
     taken: dict[str, str]
@@ -42,6 +44,8 @@ class HoistedChecks:
     uniform: set[str] = field(default_factory=set)
     facts: dict[str, str] = field(default_factory=dict)
     result: str = "true"
+    entered: dict[str, str] = field(default_factory=dict)
+    all_enter: str = "true"
 
 
 class CornerValues:

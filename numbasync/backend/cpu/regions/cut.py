@@ -25,6 +25,7 @@ OF_BLOCK = (
     "gx",
     "gy",
     "gz",
+    "threads",
     "block",
     "dynamic_bytes",
     "memory",

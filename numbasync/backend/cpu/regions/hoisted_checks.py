@@ -95,6 +95,7 @@ class _Hoister(CornerValues):
             a: Strides(self.definitions, divergent, AXES[a], from_end=False) for a in axes
         }
         self.extents = {a: ("0", f"%na.w{a}64") for a in axes}
+        self._conditions: dict[str, str] = {}  # by block: the way to a check, if not all take it
 
     def run(self) -> HoistedChecks | None:
         results = []
@@ -114,7 +115,30 @@ class _Hoister(CornerValues):
         results += self._signs()
         for result in results:
             self.found.result = self.line(f"and i1 {self.found.result}, {result}")
+        self._enter()
         return self.found
+
+    def _enter(self) -> None:
+        """Whether all threads pass the conditions before the checks."""
+        for block, following in self._conditions.items():
+            last = self.blocks[block][-1]
+            before = len(self.found.lines)
+            try:
+                tests = self._tests(last.uses[0], last.labels[0] == following)
+                checks = [self._check(t, block) for t in tests if self._is_plain(t)]
+            except NotHoistedError:
+                checks = []
+            if not checks or len(checks) < len(tests):
+                self.forget(before)
+                continue
+            self.found.entered[block] = following
+            for check in checks:
+                self.found.all_enter = self.line(f"and i1 {self.found.all_enter}, {check}")
+
+    def _is_plain(self, test: _Test) -> bool:
+        """Whether what is tested grows with the thread alone, as it is written."""
+        strides = [s.of(test.left) for s in self._plain_strides.values()]
+        return None not in strides and not self._grows_in(test.left)
 
     def _signs(self) -> list[str]:
         """Checks that indices do not count from the end, of those that are the same everywhere."""
@@ -233,6 +257,8 @@ class _Hoister(CornerValues):
                     guards = self._tests(last.uses[0], last.labels[0] == node)
                 except NotHoistedError:
                     guards = []
+                if guards:
+                    self._conditions[above] = node
                 for guard in guards:
                     begin, end = self._narrowed(guard, axis, above, begin, end)
             node = above

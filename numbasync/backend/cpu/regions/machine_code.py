@@ -88,10 +88,6 @@ class Code:
             + self.thread_bytes * round_up(threads, PLACES)
         )
 
-    def suits(self, block: tuple[int, int, int]) -> bool:
-        """Whether it runs blocks of this shape."""
-        return not self.is_row or (block[1] == 1 and block[2] == 1)
-
     def load(self) -> int:
         """The function's address; the code stays loaded as long as this object lives."""
         with self._loading:

@@ -42,7 +42,7 @@ _RANGES = {
     "w": (MOST_THREADS + 1, 1),
     "g": (MOST_BLOCKS + 1, 1),
 }
-_ASKED = re.compile(r"@na\.([tbwg][xyz]|tid|block|dynamic_bytes|memory)\(")
+_ASKED = re.compile(r"@na\.([tbwg][xyz]|tid|threads|block|dynamic_bytes|memory)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +152,6 @@ def _declaration(line: str) -> str:
     kind, least = _RANGES.get(asked[1][0], ("", 0)) if len(asked[1]) == 2 else ("", 0)
     if kind:
         line = line.replace("declare i32", f"declare range(i32 {least}, {kind}) i32")
+    elif asked[1] == "threads":
+        line = line.replace("declare i64", f"declare range(i64 1, {MOST_THREADS + 1}) i64")
     return re.sub(r"\)[^)]*$", f") {_PURE}", line)

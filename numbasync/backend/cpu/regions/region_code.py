@@ -97,7 +97,7 @@ class RegionCode:
                 )
         for i in self._made_before:
             lines.append(f"  {self._initial[i.result]} = {i.renamed(self._initial_names)}")
-        loops = Loops(tag, self.level, self._settings, self._out, not self.region.fails)
+        loops = Loops(tag, self.level, self._settings, self._out, self._has_vectors())
         lines += loops.head()
         self._write_body()
         if self.varies and not self.masked:
@@ -115,6 +115,14 @@ class RegionCode:
                 f"  br i1 %{tag}.is_good, label %{tag}.go_on, label %failed",
                 f"{tag}.go_on:",
             ]
+
+    def _has_vectors(self) -> bool:
+        """Whether vectors are worth their code: not for the few threads that are left where others
+        have returned. In loops that were turned some are left in the last rounds of many.
+        """
+        start = self.region.start
+        is_rest = self.masked and self._kernel.barriers[start - 1].level is not Level.LOOP
+        return not (self.region.fails or is_rest)
 
     # --- what comes from before ---
 

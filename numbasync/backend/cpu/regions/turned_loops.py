@@ -27,6 +27,7 @@ from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment, split_list
 from numbasync.backend.cpu.regions.strides import Strides
+from numbasync.backend.cpu.regions.tests_first import test_first
 
 FEW_ROUNDS = 16  # LLVM writes such a loop out
 MOST_CARRIED = 6  # values of a thread that change from round to round
@@ -38,7 +39,10 @@ def cut_with_turned_loops(function: Function) -> CutKernel:
     plain = cut(_copy(function))
     if any(b.level is Level.WARP for b in plain.barriers):
         return plain
-    candidates = [loop.header for loop in _innermost(plain) if _may_be_turned(plain, loop)]
+    function = _copy(function)
+    test_first(function)
+    tested = cut(_copy(function))
+    candidates = [loop.header for loop in _innermost(tested) if _may_be_turned(tested, loop)]
     while candidates:
         kernel = cut(_with_turns(function, candidates))
         divergent = divergent_values(kernel)

@@ -66,7 +66,10 @@ class WarpPhases:
                 self.phases[region.start] = ends
         self._ends = sorted(set().union(*self.phases.values())) if self.phases else []
         # Threads may also have come apart before, and some not be there when a phase begins.
-        self._fills = len(self._ends) > 1 or any(r.varies for r in self._blocks.regions)
+        varies = any(r.varies for r in self._blocks.regions)
+        # Each phase ends at one barrier: nothing has to be kept for threads that are elsewhere.
+        self._is_together = not varies and all(len(e) == 1 for e in self.phases.values())
+        self._fills = not self._is_together and (len(self._ends) > 1 or varies)
 
     def write_phase(self, number: int, masked: bool) -> None:
         lines = self._blocks.out.lines
@@ -185,6 +188,12 @@ class WarpPhases:
                 "wd", {e: self._blocks.go(e) for e in ends}, "warp_least", "warp_most"
             )
             self._blocks.dispatch("wd", ends)
+        elif self._is_together:
+            labels = cases({e: self._blocks.go(e) for e in ends})
+            lines += [
+                "  %wd.most = load i32, ptr %na.warp_most",
+                f"  switch i32 %wd.most, label %impossible [ {labels} ]",
+            ]
         elif ends:
             lines.append(f"  br label {self._blocks.go(ends[0])}")
         else:

@@ -17,7 +17,7 @@ from numba.cuda import cgutils
 from numbasync.backend.cpu.target.builder import ASSEMBLY, Builder, instead_of
 from numbasync.backend.cpu.target.context import emits
 from numbasync.backend.cpu.target.module import I1, I16, I32, I64, types
-from numbasync.backend.cpu.target.positions import lane
+from numbasync.backend.cpu.target.positions import lane, threads
 
 _MOST = 1024
 _UP, _DOWN, _XOR = 1, 2, 3
@@ -122,7 +122,7 @@ def _count(builder: Builder, function: Any, args: list[Any]) -> Any:
     presence = _Presence(builder, builder.icmp_signed("!=", args[0], I32(0)))
     builder.meet(what)
     total = cgutils.alloca_once_value(builder, I32(0))
-    warps = builder.udiv(builder.add(_threads(builder), I64(31)), I64(32))
+    warps = builder.udiv(builder.add(threads(builder), I64(31)), I64(32))
     with cgutils.for_range(builder, warps) as loop:
         found = presence.from_thread(builder.mul(loop.index, I64(32)), kind != "and")
         builder.store(builder.add(builder.load(total), builder.ctpop(found)), total)
@@ -133,12 +133,6 @@ def _count(builder: Builder, function: Any, args: list[Any]) -> Any:
         return count
     sign = "==" if kind == "and" else "!="
     return builder.zext(builder.icmp_signed(sign, count, I32(0)), I32)
-
-
-def _threads(builder: Builder) -> Any:
-    """The number of threads of a block."""
-    x, y, z = (builder.zext(builder.coordinate(f"w{axis}"), I64) for axis in "xyz")
-    return builder.mul(builder.mul(x, y), z)
 
 
 # --- a warp ---
@@ -181,7 +175,7 @@ def shuffled(builder: Builder, mode: int, mask: Any, value: Any, b: Any, c: Any)
         place = builder.sub(thread, away) if mode == _UP else builder.add(thread, away)
     else:
         place = builder.add(thread, builder.sext(builder.sub(source, own), I64))
-    is_read = builder.and_(is_there, builder.icmp_signed("<", place, _threads(builder)))
+    is_read = builder.and_(is_there, builder.icmp_signed("<", place, threads(builder)))
     before = builder.block
     with builder.if_then(is_read):
         found = builder.load(builder.gep(memory, [I64(0), place], inbounds=True))

@@ -55,6 +55,11 @@ def dynamic_bytes(builder: Builder) -> Any:
     return builder.call(builder.session.function("na.dynamic_bytes", I64), [])
 
 
+def threads(builder: Builder) -> Any:
+    """The number of threads of a block, an i64."""
+    return builder.call(builder.session.pure("na.threads", I64), [])
+
+
 @instead_of("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
 def _fence(builder: Builder, function: Any, args: list[Any]) -> Any:
     builder.session.uses.add("fence")

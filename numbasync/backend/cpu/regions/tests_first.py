@@ -1,0 +1,180 @@
+"""Loops that test behind their body, as LLVM writes a `while`, as loops that test before it.
+
+A loop whose way in is tested by the same comparison is a loop that tests first. Only that form can
+be turned inside out (`turned_loops`); LLVM makes the other one of it again in the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from numbasync.backend.cpu.regions.cut import phi
+from numbasync.backend.cpu.regions.flow import (
+    NaturalLoop,
+    natural_loops,
+    predecessors,
+    reached_from,
+)
+from numbasync.backend.cpu.regions.function_text import Function
+from numbasync.backend.cpu.regions.instructions import Instruction, parse_instruction
+
+_COMPARISON = re.compile(r"icmp (samesign )?(\w+) (\w+) (\S+), (\S+)$")
+_OPPOSITE = {"slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle", "eq": "ne", "ne": "eq"}
+_OPPOSITE |= {"ult": "uge", "uge": "ult", "ule": "ugt", "ugt": "ule"}
+_MIRRORED = {"slt": "sgt", "sgt": "slt", "sle": "sge", "sge": "sle", "eq": "eq", "ne": "ne"}
+_MIRRORED |= {"ult": "ugt", "ugt": "ult", "ule": "uge", "uge": "ule"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """What holds where a branch goes one way; the other way is `outside`."""
+
+    kind: str  # predicate and type
+    left: str
+    right: str
+    outside: str
+
+
+def test_first(function: Function) -> None:
+    """Write all loops so that can be."""
+    for loop in natural_loops(function.successors(), function.entry):
+        _Rewriter(function, loop).run()
+
+
+class _Rewriter:
+    def __init__(self, function: Function, loop: NaturalLoop) -> None:
+        self._function, self._loop = function, loop
+        self._blocks = function.blocks
+        self._graph = function.successors()
+        self._before = predecessors(self._graph)
+        self._definitions = {i.result: i for c in self._blocks.values() for i in c if i.result}
+        self._made = {i.result for b in loop.blocks for i in self._blocks[b] if i.result}
+
+    def run(self) -> None:
+        header = self._loop.header
+        ways_in = [b for b in self._before[header] if b not in self._loop.blocks]
+        if len(self._loop.latches) != 1 or len(ways_in) != 1:
+            return
+        (latch,), (entry,) = self._loop.latches, ways_in
+        test = self._test(latch, header)
+        if test is None or test.outside in self._loop.blocks or len(self._graph[latch]) != 2:
+            return
+        phis = [i for i in self._blocks[header] if i.opcode == "phi"]
+        heads = {tuple(v for _, v in sorted((b == latch, v) for v, b in i.incoming)): i.result
+                 for i in phis}  # fmt: skip
+        operands = self._operands(entry, header, test, heads)
+        behind = self._behind(test.outside, latch, heads)
+        if operands is None or behind is None or self._is_used_behind(test.outside):
+            return
+        self._write(latch, entry, test, operands, phis, behind)
+
+    def _test(self, block: str, following: str) -> _Test | None:
+        """What holds on the way from a block to `following`."""
+        last = self._blocks[block][-1]
+        if last.opcode != "br" or len(last.uses) != 1 or len(set(last.labels)) != 2:
+            return None
+        i = self._definitions.get(last.uses[0])
+        match = _COMPARISON.match(i.text) if i is not None else None
+        if match is None:
+            return None
+        predicate = match[2].replace("u", "s", 1) if match[1] else match[2]
+        outside = last.labels[1]
+        if last.labels[0] != following:
+            predicate, outside = _OPPOSITE[predicate], last.labels[0]
+        return _Test(f"{predicate} {match[3]}", match[4], match[5], outside)
+
+    def _operands(
+        self, entry: str, header: str, test: _Test, heads: Mapping[tuple[str, ...], str]
+    ) -> str | None:
+        """The operands of the test before the body, if the way in makes the same one."""
+        block, following = entry, header
+        while len(self._graph[block]) == 1 and len(self._before[block]) == 1:
+            block, following = self._before[block][0], block
+        guard = self._test(block, following)
+        if guard is None:
+            return None
+        predicate, kind = guard.kind.split(" ")
+        for kinds, first, second in (
+            (guard.kind, guard.left, guard.right),
+            (f"{_MIRRORED[predicate]} {kind}", guard.right, guard.left),
+        ):
+            left = self._at_head(first, test.left, heads)
+            right = self._at_head(second, test.right, heads)
+            if kinds == test.kind and left is not None and right is not None:
+                return f"{left}, {right}"
+        return None
+
+    def _at_head(self, first: str, later: str, heads: Mapping[tuple[str, ...], str]) -> str | None:
+        """What is `first` when the loop begins, and `later` when a round has been done."""
+        if first == later and later not in self._made:
+            return later
+        return heads.get((first, later))
+
+    def _behind(
+        self, outside: str, latch: str, heads: Mapping[tuple[str, ...], str]
+    ) -> dict[str, str] | None:
+        """For the phis behind the loop, what comes from the test before the body."""
+        found: dict[str, str] = {}
+        for i in self._blocks[outside]:
+            if i.opcode != "phi":
+                continue
+            value = next(v for v, b in i.incoming if b == latch)
+            head = next((n for (_, later), n in heads.items() if later == value), None)
+            if value in self._made and head is None:
+                return None
+            found[i.result] = value if head is None else head
+        return found
+
+    def _is_used_behind(self, outside: str) -> bool:
+        """Whether a value of the loop is used behind it, but by a phi at the edge out of it."""
+        for block in reached_from(self._graph, [outside]) - self._loop.blocks:
+            for i in self._blocks[block]:
+                if i.opcode == "phi":
+                    used: Collection[str] = [v for v, b in i.incoming if b not in self._loop.blocks]
+                else:
+                    used = i.uses
+                if not self._made.isdisjoint(used):
+                    return True
+        return False
+
+    def _write(
+        self, latch: str, entry: str, test: _Test, operands: str, phis: list[Instruction],
+        behind: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        header = self._loop.header
+        head = self._function.new_name("test")
+        holds = f"{head}.holds"
+        self._blocks[header] = self._blocks[header][len(phis) :]
+        self._blocks[head] = [
+            *phis,
+            parse_instruction(f"{holds} = icmp {test.kind} {operands}"),
+            parse_instruction(f"br i1 {holds}, label {header}, label {test.outside}"),
+        ]
+        self._blocks[latch][-1] = parse_instruction(f"br label {head}")
+        last = self._blocks[entry][-1]
+        is_same = test.outside in last.labels and self._is_alike(entry, test.outside, behind, phis)
+        text = f"br label {head}"
+        if not is_same:
+            text = re.sub(rf"label {re.escape(header)}(?![\w.])", f"label {head}", last.text)
+        self._blocks[entry][-1] = parse_instruction(text)
+        gone = {latch, entry} if is_same else {latch}
+        code = self._blocks[test.outside]
+        for n, i in enumerate(code):
+            if i.opcode == "phi":
+                incoming = [(v, b) for v, b in i.incoming if b not in gone]
+                code[n] = phi(i.result, i.type, [*incoming, (behind[i.result], head)])
+
+    def _is_alike(
+        self, entry: str, outside: str, behind: Mapping[str, str], phis: list[Instruction]
+    ) -> bool:
+        """Whether it is the same to go out before the loop and at its first test."""
+        first = {i.result: v for i in phis for v, b in i.incoming if b == entry}
+        return all(
+            v == first.get(behind[i.result], behind[i.result])
+            for i in self._blocks[outside]
+            if i.opcode == "phi"
+            for v, b in i.incoming
+            if b == entry
+        )

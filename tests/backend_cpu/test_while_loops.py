@@ -1,0 +1,108 @@
+"""Loops by `while`: LLVM tests them behind their body, and they are turned inside out all the same.
+
+Each is a function of one thread, which Python runs as it is, for what the kernel has to give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from tests.backend_cpu.test_compile_costs import compiled_from_now_on
+from tests.common import host
+
+THREADS, BLOCKS, N = 40, 3, 1000  # threads have 8 or 9 rounds
+
+# What each does to its row of z, of the shape (2, N), as thread i of s.
+Thread = Callable[..., None]
+
+
+def copied(z, x, i, s):
+    k = i
+    while k < x.size:
+        z[0, k] = x[k] * 2
+        k += s
+    z[1, i] = k
+
+
+def summed(z, x, i, s):
+    total, k = 0, i
+    while k <= x.size - 1:
+        total += x[k]
+        k = k + s
+    z[0, i] = total
+    z[1, i] = k
+
+
+def downwards(z, x, i, s):
+    k, last = x.size - 1 - i, -1
+    while k >= 0:
+        z[0, k] = x[k] + k
+        last = k
+        k -= s
+    z[1, i] = last
+
+
+def left(z, x, i, s):
+    k = i
+    while k < x.size:
+        if x[k] == 77:
+            break
+        z[0, k] = 1
+        k += s
+    z[1, i] = k
+
+
+def entered(z, x, i, s):
+    k = i
+    while True:
+        z[0, k] = x[k]
+        k += s
+        if k >= x.size:
+            break
+    z[1, i] = k
+
+
+def nested(z, x, i, s):
+    k = i
+    while k < 500:
+        total, m = 0, 0
+        while m < k % 7:
+            total += x[m] + k
+            m += 1
+        z[0, k] = total
+        k += s
+    while k < x.size:
+        z[1, k] = k
+        k += s
+
+
+@pytest.mark.parametrize(
+    ("thread", "turned"),
+    [(copied, 1), (summed, 1), (downwards, 0), (left, 0), (entered, 0), (nested, 0)],
+)
+def test_threads_give_what_python_does(
+    device: na.Device, thread: Thread, turned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compiled_from_now_on(monkeypatch)
+    of_thread = cuda.jit(device=True)(thread)
+
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput, x: na.KernelInput):
+        of_thread(z, x, cuda.grid(1), cuda.gridsize(1))
+
+    x = np.random.default_rng(0).integers(0, 100, N)
+    z = na.zeros((2, N), np.int64).sync_on(device.new_stream())
+    kernel[BLOCKS, THREADS](z, x).sync_on(device.new_stream())
+    expected: Any = np.zeros((2, N), np.int64)
+    for i in range(BLOCKS * THREADS):
+        thread(expected, x, i, BLOCKS * THREADS)
+    np.testing.assert_array_equal(host(z), expected)
+    found = [loaded.artifact.code.notes["turned"] for each in made for loaded in each._plain]
+    assert found in ([], [turned])  # [] on a GPU
