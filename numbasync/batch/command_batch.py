@@ -68,6 +68,58 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         array([-1.,  0.,  3.,  6.], dtype=float32)
         >>> b.kernels_launched
         1
+
+        Run and read apart, where values stay on the device or are read later:
+
+        >>> b = na.CommandBatch()
+        >>> x = b.use(await na.arange(4))  # a tensor, without a copy
+        >>> odds = b.softmax(x)
+        >>> most, where = b.max(odds), b.argmax(odds, axis=0)
+        >>> b.keep(odds)  # written, although `most` is computed from it
+        >>> len(b.plan().rows())
+        1
+        >>> _ = await b.execute()
+        >>> (await b.read(where)).tolist(), b.tensor(odds).shape
+        (3, (4,))
+        >>> b.read_sync(most).round(3)
+        np.float32(0.644)
+
+        All operations; those with an operator may be written by it (`x + 1`, `-x`, `x < 1`):
+
+        >>> b = na.CommandBatch()
+        >>> x = b.upload(np.array([[0.25, 0.5], [1, 2]], np.float32))
+        >>> row = b.upload(np.array([1, 2], np.float32))
+        >>> ids = [
+        ...     b.add(x, 1), b.sub(x, 1), b.mul(x, 2), b.div(x, 2), b.pow(x, 2), b.neg(x), b.abs(x),
+        ...     b.scale(x, 2.0), b.exp(x), b.log(x), b.sqrt(x), b.tanh(x), b.relu(x), b.sigmoid(x),
+        ...     b.swish(x), b.gelu(x), b.maximum(x, 1), b.minimum(x, 1), b.clamp(x, 0.5, 1),
+        ...     b.less(x, 1), b.less_equal(x, 1), b.greater(x, 1), b.greater_equal(x, 1),
+        ...     b.equal(x, 1), b.not_equal(x, 1), b.where(x < 1, x, 1.0), b.cast(x, np.int32),
+        ...     b.sum(x), b.mean(x, axis=0), b.min(x), b.dot(row, row), b.layer_norm(x),
+        ... ]
+        >>> [id.shape for id in ids[-5:]]
+        [(), (2,), (), (), (2, 2)]
+        >>> _ = b.execute_sync()
+        >>> b.read_sync(ids[8]).round(2)
+        array([[1.28, 1.65],
+               [2.72, 7.39]], dtype=float32)
+
+        As operations, which are chained, captured and awaited as all others are:
+
+        >>> b = na.CommandBatch()
+        >>> y = b.upload(np.ones(3, np.float32)) * 2
+        >>> await b.compute_op(y)
+        array([2., 2., 2.], dtype=float32)
+        >>> b = na.CommandBatch()
+        >>> y = b.upload(np.ones(3, np.float32)) * 2
+        >>> b.compute_sync(y)
+        array([2., 2., 2.], dtype=float32)
+        >>> b = na.CommandBatch()
+        >>> y = b.upload(np.ones(3, np.float32)) * 2
+        >>> op = b.op()  # `await b.execute()` is `await b.op()`
+        >>> _ = await op
+        >>> await b.read_op(y)
+        array([2., 2., 2.], dtype=float32)
     """
 
     # The values of most batches are class attributes.
@@ -225,6 +277,14 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         Raises:
             AlreadySubmittedError: the batch was executed before.
             DeviceMismatchError: the stream belongs to another device.
+
+        Examples:
+            >>> b = na.CommandBatch()
+            >>> x = b.upload(np.zeros(3, np.float32))
+            >>> y = x + 1
+            >>> results = await b.graph().replay({x: np.ones(3, np.float32)})
+            >>> results[y]
+            array([2., 2., 2.], dtype=float32)
         """
         runs_on = self.device.new_stream() if stream is None else as_stream(stream, "graph")
         self.check_device(runs_on.device)

@@ -105,6 +105,11 @@ class Device(Latent, Public):
 
         Args:
             priority: lower numbers run first, where the device has priorities.
+
+        Examples:
+            >>> stream = na.default_device().new_stream()
+            >>> stream.device is na.default_device(), stream.query()
+            (True, True)
         """
         if type(priority) is not int or abs(priority) > MOST_PRIORITY:
             priority = check_whole(priority, "a stream's priority", -MOST_PRIORITY, MOST_PRIORITY)
@@ -149,7 +154,13 @@ class Device(Latent, Public):
             return tuple(sorted(self._streams, key=lambda stream: stream.number))
 
     def new_event(self, timing: bool = True) -> Event:
-        """A new event; an event without `timing` is cheaper and has no `elapsed_ms`."""
+        """A new event; an event without `timing` is cheaper and has no `elapsed_ms`.
+
+        Examples:
+            >>> event = na.default_device().new_event()
+            >>> event.was_recorded
+            False
+        """
         return Event(self, timing)
 
     @property
@@ -268,11 +279,24 @@ class Device(Latent, Public):
         return self._pool is not None
 
     def new_pool(self, max_bytes: int | None = None) -> MemoryPool:
-        """A pool of this device's memory, which hands out at most `max_bytes` at once."""
+        """A pool of this device's memory, which hands out at most `max_bytes` at once.
+
+        Examples:
+            >>> device = na.default_device()
+            >>> pool = device.new_pool(max_bytes=1_000_000)
+            >>> pool.stats().used_current
+            0
+        """
         return MemoryPool(self.backend, max_bytes)
 
     def memory_stats(self) -> MemoryStats:
-        """Bytes of the current pool, after memory of finished work was returned."""
+        """Bytes of the current pool, after memory of finished work was returned.
+
+        Examples:
+            >>> t = await na.zeros(1000)
+            >>> na.default_device().memory_stats().used_current >= 4000
+            True
+        """
         self.reclaim()
         return self.pool.stats()
 
@@ -312,7 +336,13 @@ class Device(Latent, Public):
     # --- other devices ---
 
     def can_access(self, other: Device) -> bool:
-        """Whether kernels of this device can read `other`'s memory directly."""
+        """Whether kernels of this device can read `other`'s memory directly.
+
+        Examples:
+            >>> first, second = na.devices("cpu")[:2]
+            >>> first.can_access(second)
+            True
+        """
         return self is other or self.backend.can_access(check_device(other, "can_access").backend)
 
     def __repr__(self) -> str:

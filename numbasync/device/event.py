@@ -88,6 +88,11 @@ class Event(Public):
                 happened yet.
             DeviceMismatchError: the event is of another device than `device`, or there is no CUDA
                 device.
+
+        Examples:
+            >>> event = na.default_device().new_event()
+            >>> na.Event.of(event) is event  # of an event of another library: its `na.Event`
+            True
         """
         event = value if isinstance(value, Event) else of_another_library(value, device)
         if event is None:
@@ -112,7 +117,14 @@ class Event(Public):
         return self
 
     def wait(self, stream: AnyStream) -> None:
-        """Order later work of `stream` after this event."""
+        """Order later work of `stream` after this event.
+
+        Examples:
+            >>> device = na.default_device()
+            >>> first, second = device.new_stream(), device.new_stream()
+            >>> event = device.new_event().record(first)
+            >>> _ = event.wait(second)  # `second` goes on when `first` has passed the event
+        """
         stream = as_stream(stream, "wait")
         streams.before_signal()
         stream.check_open()
@@ -135,7 +147,15 @@ class Event(Public):
         return passed
 
     def synchronize(self) -> None:
-        """Block the thread until the device has passed the event."""
+        """Block the thread until the device has passed the event.
+
+        Examples:
+            >>> device = na.default_device()
+            >>> event = device.new_event().record(device.new_stream())
+            >>> event.synchronize()
+            >>> event.query()
+            True
+        """
         self.backend.synchronize()
         self._retire()
         if self._stream is not None:
@@ -160,6 +180,15 @@ class Event(Public):
         Raises:
             StateError: one of the events was not recorded, or has not been passed yet.
             CallerError: `later` is no event.
+
+        Examples:
+            >>> device = na.default_device()
+            >>> stream = device.new_stream()
+            >>> before = device.new_event().record(stream)
+            >>> t = na.ones(1000).async_on(stream)
+            >>> after = await device.new_event().record(stream)
+            >>> before.elapsed_ms(after) >= 0
+            True
         """
         if not isinstance(later, Event):
             raise CallerError(f"elapsed_ms takes an event, not {with_type(later)}.")

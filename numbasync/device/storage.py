@@ -99,11 +99,25 @@ class MemoryPool(Public):
         return self._pool.stats()
 
     def reset_high(self) -> None:
-        """Lower both high-water marks to the current values."""
+        """Lower both high-water marks to the current values.
+
+        Examples:
+            >>> pool = na.default_device().new_pool()
+            >>> pool.reset_high()
+            >>> pool.stats().used_high
+            0
+        """
         self._pool.reset_high()
 
     def trim(self) -> None:
-        """Give unused memory back to the system."""
+        """Give unused memory back to the system.
+
+        Examples:
+            >>> pool = na.default_device().new_pool()
+            >>> pool.trim()  # gives unused memory back
+            >>> pool.stats().reserved_current
+            0
+        """
         self._pool.trim()
 
     def __repr__(self) -> str:

@@ -83,7 +83,13 @@ class Stream(Waits, Public):
 
     @classmethod
     async def create(cls, device: Device) -> Stream:
-        """The same as `device.new_stream()`."""
+        """The same as `device.new_stream()`.
+
+        Examples:
+            >>> stream = await na.Stream.create(na.default_device())
+            >>> await na.spawn(na.ones(2).to_host(), stream)
+            array([1., 1.], dtype=float32)
+        """
         check_source(device, "Stream.create")
         return device.new_stream()
 
@@ -107,6 +113,11 @@ class Stream(Waits, Public):
             CallerError: `value` is no stream, or is the per-thread default stream.
             DeviceMismatchError: the stream is of another device than `device`, or there is no CUDA
                 device.
+
+        Examples:
+            >>> stream = na.default_device().new_stream()
+            >>> na.Stream.of(stream) is stream  # or of one of CuPy, PyTorch, Numba
+            True
         """
         stream = value if isinstance(value, Stream) else of_another_library(value, device)
         if stream is None:
@@ -134,6 +145,11 @@ class Stream(Waits, Public):
     def next_stream(self) -> Stream:
         """This stream: a stream is a scheduling policy that always picks itself, so that
         `op.schedule(stream)` and `na.spawn(op, stream)` run on `stream`.
+
+        Examples:
+            >>> stream = na.default_device().new_stream()
+            >>> stream.next_stream() is stream  # a stream is a policy, too
+            True
         """
         return self
 
@@ -164,7 +180,14 @@ class Stream(Waits, Public):
             self._follows[other] = max(sequence, self._follows.get(other, 0))
 
     def wait_for(self, other: Stream) -> None:
-        """Order later work of this stream after all work that `other` holds now."""
+        """Order later work of this stream after all work that `other` holds now.
+
+        Examples:
+            >>> device = na.default_device()
+            >>> first, second = device.new_stream(), device.new_stream()
+            >>> t = na.ones(3).async_on(first)
+            >>> second.wait_for(first)  # what is enqueued on `second` from now on runs after it
+        """
         other = as_stream(other, "wait_for")
         number = other._sequence
         events = other.device.order_events  # an event is recorded on its own device only
@@ -187,6 +210,13 @@ class Stream(Waits, Public):
 
         Raises:
             The first error of `async_on` work, which has no future to report it.
+
+        Examples:
+            >>> stream = na.default_device().new_stream()
+            >>> t = na.zeros(3).async_on(stream)
+            >>> stream.synchronize()
+            >>> stream.query()
+            True
         """
         before_signal()
         self.wait_until_idle()

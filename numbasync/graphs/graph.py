@@ -121,6 +121,12 @@ class CudaGraph(Public, Generic[T]):
             NotAGraphNodeError: the operation contains work that no graph can repeat.
             ReentrancyError: called inside a closure, or a scope.
             The errors of the operation itself. The stream remains usable after any error.
+
+        Examples:
+            >>> z = await na.zeros(3)
+            >>> graph = na.CudaGraph.capture(na.default_device().new_stream(), na.fill(z, 7))
+            >>> graph.topology().counts
+            {'memset': 1}
         """
         with suppress_unused_warnings((op,)):
             stream = as_stream(stream, "capture")
@@ -140,6 +146,13 @@ class CudaGraph(Public, Generic[T]):
     ) -> Scope | CudaGraph[None]:
         """Record operations one by one: inside `with CudaGraph.scope(stream) as s:`, or in `f(s)`,
         with which this returns the finished graph. See `Scope`.
+
+        Examples:
+            >>> z = await na.zeros(3)
+            >>> with na.CudaGraph.scope(na.default_device().new_stream()) as s:
+            ...     _ = s.record(na.fill(z, 7))
+            >>> s.graph.topology().counts
+            {'memset': 1}
         """
         scope = Scope(stream, CudaGraph)
         if f is None:
@@ -161,6 +174,13 @@ class CudaGraph(Public, Generic[T]):
         """The value of the captured operation, handed out once; None afterwards.
 
         Each launch overwrites its tensors, whose contents are undefined before the first launch.
+
+        Examples:
+            >>> graph = na.full(3, 7).graph()
+            >>> t = graph.take_output()  # which each launch writes anew
+            >>> _ = await graph.launch()
+            >>> await t.to_host()
+            array([7., 7., 7.], dtype=float32)
         """
         output, self._output = self._output, None
         return output
@@ -182,6 +202,14 @@ class CudaGraph(Public, Generic[T]):
 
         Raises:
             NotAGraphNodeError: `op` allocates, or waits for the host; nothing is enqueued.
+
+        Examples:
+            >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+            >>> graph = saxpy(z, 2.0, x).graph()
+            >>> graph.update(na.fill(x, 5))  # runs before the next launch
+            >>> _ = await graph.launch()
+            >>> await z.to_host()
+            array([10., 10., 10.], dtype=float32)
         """
         check_op(op, "what update takes")
         if not op.is_node:  # not known beforehand: record its commands
@@ -203,6 +231,14 @@ class CudaGraph(Public, Generic[T]):
         Raises:
             GraphUpdateError: the node is no kernel, or the driver cannot; nothing has changed.
             The errors of the kernel call itself.
+
+        Examples:
+            >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+            >>> graph = saxpy(z, 2.0, x).graph()
+            >>> graph.set_args(graph.nodes[0], z, 10.0, x)
+            >>> _ = await graph.launch()
+            >>> await z.to_host()
+            array([10., 10., 10.], dtype=float32)
         """
         position = node.position if isinstance(node, Node) else node
         steps = self._recorded.steps
@@ -254,6 +290,14 @@ class CudaGraph(Public, Generic[T]):
         Raises:
             GraphUpdateError: `op` has another topology, or the driver cannot; nothing has changed.
             The errors of `capture`.
+
+        Examples:
+            >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+            >>> graph = saxpy(z, 2.0, x).graph()
+            >>> graph.recapture(saxpy(z, 5.0, x))
+            >>> _ = await graph.launch()
+            >>> await z.to_host()
+            array([5., 5., 5.], dtype=float32)
         """
         check_op(op, "what recapture takes")
         recorded, value = recorded_of(op, self.stream, allocates=True)
@@ -288,11 +332,26 @@ class CudaGraph(Public, Generic[T]):
         return topology_of(self._backend.commands, self._backend.counts)
 
     def to_dot(self) -> str:
-        """The graph in Graphviz's language; `topology().to_png(path)` draws it."""
+        """The graph in Graphviz's language; `topology().to_png(path)` draws it.
+
+        Examples:
+            >>> z = await na.zeros(3)
+            >>> print(na.fill(z, 1).graph().to_dot())
+            digraph graph_of_numbasync {
+              node [fontname=monospace];
+              n0 [label="fill", shape=ellipse];
+            }
+        """
         return self.topology().to_dot()
 
     def statistics(self) -> GraphStatistics:
-        """The size of the graph, and how often it was used."""
+        """The size of the graph, and how often it was used.
+
+        Examples:
+            >>> graph = na.zeros(1000).graph()
+            >>> graph.statistics().nbytes
+            4000
+        """
         return GraphStatistics(
             len(self._recorded.steps), self._launches, self._updates,
             len(self._attached.storages), self._recorded.nbytes,

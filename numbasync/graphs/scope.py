@@ -82,6 +82,16 @@ class ScopeBranch(Public):
 
         Where both branches use a buffer and one writes it, the operation recorded later still
         starts after the earlier one; with strict ordering that is an AccessConflictError.
+
+        Examples:
+            >>> a, b = await na.gather(na.zeros(3), na.zeros(3))
+            >>> with na.CudaGraph.scope(na.default_device().new_stream()) as s:
+            ...     _ = s.record(na.fill(a, 1))
+            ...     beside = s.fork()  # starts after what was recorded so far
+            ...     _ = beside.record(na.fill(b, 2))
+            ...     s.join(beside)
+            >>> [node.after for node in s.graph.nodes]
+            [(), (0,)]
         """
         self._scope.check(self)
         return ScopeBranch(self._scope, Branch(self._branch.last))
@@ -90,6 +100,16 @@ class ScopeBranch(Public):
         """Make later operations of this branch start after all of `branches`, which end here.
 
         Branches that are not joined end with the graph.
+
+        Examples:
+            >>> a, b = await na.gather(na.zeros(3), na.ones(3))
+            >>> with na.CudaGraph.scope(na.default_device().new_stream()) as s:
+            ...     beside = s.fork()
+            ...     _ = beside.record(na.fill(b, 2))
+            ...     s.join(beside)
+            ...     _ = s.record(saxpy(a, 1.0, b))  # after it
+            >>> [node.after for node in s.graph.nodes]
+            [(), (0,)]
         """
         self._scope.check(self)
         for branch in branches:

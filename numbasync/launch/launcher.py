@@ -206,7 +206,14 @@ class Launcher(Public, Tokenized, Generic[P]):
     def forall(
         self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
     ) -> Configured[P]:
-        """Numba's syntax: `n` threads in one dimension, `tpb` per block or as many as suit."""
+        """Numba's syntax: `n` threads in one dimension, `tpb` per block or as many as suit.
+
+        Examples:
+            >>> z = await na.zeros(1000)
+            >>> _ = await saxpy.forall(500, tpb=100)(z, 2.0, na.ones(1000))  # 5 blocks
+            >>> await z[499].item(), await z[500].item()
+            (2.0, 0.0)
+        """
         n = check_whole(n, f"kernel {self.name}: n of forall, threads,", 0, error=LaunchError)
         block = None if is_one_of(tpb, (0,)) else grids.dim3(tpb, "tpb", self.name)
         shared = whole_bytes(sharedmem, self.name)
@@ -219,6 +226,9 @@ class Launcher(Public, Tokenized, Generic[P]):
         Tensors of `na.meta` suffice. The variant serves every call with the same dtypes, ranks and
         layouts on the same device. On a GPU, calls whose threads compute several positions have a
         variant of their own: it is compiled for arguments as large as theirs.
+
+        Examples:
+            >>> await saxpy.compile(na.meta(1), 2.0, na.meta(1))  # for all shapes; launches nothing
         """
         return Compile(self, self.arrange(args, kwargs))
 
@@ -229,18 +239,34 @@ class Launcher(Public, Tokenized, Generic[P]):
 
         Launches nothing, uploads nothing, and blocks while a new variant is compiled. Tensors of
         `na.meta` suffice; operations must be awaited first. Raises what launching the call would.
+
+        Examples:
+            >>> saxpy.explain(na.meta(1000), 2.0, na.meta(1000)).bytes_written
+            4000
         """
         return explain(self, self.arrange(args, kwargs), DEFAULT)
 
     def prepare(self, /, *args: P.args, **kwargs: P.kwargs) -> PreparedLaunch:
         """The call, checked once, to be launched often: `run = kernel.prepare(z, a, x)`, then
         `run()`, `run(a=3.0)`, `run.sync_on(stream)`. An operation as an argument is refused.
+
+        Examples:
+            >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+            >>> run = saxpy.prepare(z, 2.0, x)
+            >>> _ = await run
+            >>> await z.to_host()
+            array([2., 2., 2.], dtype=float32)
         """
         return PreparedLaunch(self, self.arrange(args, kwargs), DEFAULT)
 
     def cpu_engine(self) -> CpuEngine:
         """The engine that runs this kernel on the CPU device, and why, for the variants compiled
         there so far: `name` is `"compiled"`, `"interpreted"` or `"none yet"`.
+
+        Examples:
+            >>> _ = await saxpy(na.zeros(3), 2.0, na.ones(3))
+            >>> saxpy.cpu_engine().name
+            'compiled'
         """
         engines = self.planner.engines()
         return CpuEngine(*(engines or [("none yet", "no call has needed it")])[0])

@@ -161,7 +161,14 @@ class PreparedLaunch(Public):
         return self().__await__()
 
     def sync(self, /, **changes: Any) -> LaunchResult:
-        """`run(**changes).sync()`."""
+        """`run(**changes).sync()`.
+
+        Examples:
+            >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+            >>> _ = saxpy.prepare(z, 2.0, x).sync(a=5.0)
+            >>> await z.to_host()
+            array([5., 5., 5.], dtype=float32)
+        """
         launch = self(**changes)
         try:
             return launch.sync()
@@ -171,7 +178,14 @@ class PreparedLaunch(Public):
 
     @compiled
     def sync_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
-        """`run(**changes).sync_on(stream)`; with the compiled core no operation is built."""
+        """`run(**changes).sync_on(stream)`; with the compiled core no operation is built.
+
+        Examples:
+            >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+            >>> _ = saxpy.prepare(z, 2.0, x).sync_on(na.default_device().new_stream())
+            >>> await z.to_host()
+            array([2., 2., 2.], dtype=float32)
+        """
         launch = self(**changes)
         try:
             return launch.sync_on(stream)
@@ -181,7 +195,17 @@ class PreparedLaunch(Public):
 
     @compiled
     def async_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
-        """`run(**changes).async_on(stream)`; with the compiled core no operation is built."""
+        """`run(**changes).async_on(stream)`; with the compiled core no operation is built.
+
+        Examples:
+            >>> stream = na.default_device().new_stream()
+            >>> z, x = await na.gather(na.zeros(3), na.ones(3))
+            >>> run = saxpy.prepare(z, 2.0, x)
+            >>> for _ in range(3):
+            ...     _ = run.async_on(stream)  # builds no operation
+            >>> z.to_host().sync_on(stream)
+            array([6., 6., 6.], dtype=float32)
+        """
         launch = self(**changes)
         try:
             return launch.async_on(stream)

@@ -150,7 +150,15 @@ class Context(Public):
         self._used = True
 
     def retain(self, thing: object) -> None:
-        """Keep `thing` alive until the device has passed the work of this submission."""
+        """Keep `thing` alive until the device has passed the work of this submission.
+
+        Examples:
+            >>> def keeping(ctx):
+            ...     array = np.ones(3, np.float32)
+            ...     ctx.retain(array)  # alive until the device is done with the operation
+            ...     return na.from_host(array)
+            >>> t = await na.with_context(keeping)
+        """
         self._used = True
         self.submission.retain(thing)
 
@@ -159,6 +167,13 @@ class Context(Public):
 
         Raises:
             OutOfDeviceMemoryError: the bytes do not fit, even after unused memory was returned.
+
+        Examples:
+            >>> def with_scratch(ctx):
+            ...     scratch = ctx.alloc(1024)  # bytes, until the operation is done
+            ...     return na.value(scratch.nbytes >= 1024)
+            >>> await na.with_context(with_scratch)
+            True
         """
         if type(nbytes) is not int or not 0 <= nbytes <= LARGEST:
             nbytes = check_whole(nbytes, "nbytes of alloc", 0)
@@ -174,7 +189,15 @@ class Context(Public):
         return self.alloc(nbytes)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """`nbytes` of host memory for asynchronous copies, kept alive by the submission."""
+        """`nbytes` of host memory for asynchronous copies, kept alive by the submission.
+
+        Examples:
+            >>> def download(ctx):
+            ...     buffer = ctx.host_buffer(12)  # page-locked bytes
+            ...     return na.value(buffer.nbytes)
+            >>> await na.with_context(download)
+            12
+        """
         nbytes = check_whole(nbytes, "nbytes of host_buffer", 0)
         buffer = self.device.backend.host_buffer(nbytes)[:nbytes]
         self.submission.nbytes += nbytes

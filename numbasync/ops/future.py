@@ -53,6 +53,11 @@ class DeviceFuture(Submitting[T], Public):
         Returns:
             Whether there was anything to withdraw: False if all work is enqueued, or the
             operation is done or cancelled already.
+
+        Examples:
+            >>> future = na.ones(3).schedule(na.default_device().new_stream())
+            >>> future.cancel(), future.cancelled()  # it had not begun
+            (True, True)
         """
         with starting:
             state, queue = self._state, self._queue
@@ -73,7 +78,14 @@ class DeviceFuture(Submitting[T], Public):
         return True
 
     def cancelled(self) -> bool:
-        """Whether the operation was cancelled before all of its work was enqueued."""
+        """Whether the operation was cancelled before all of its work was enqueued.
+
+        Examples:
+            >>> future = na.spawn(na.ones(3))
+            >>> _ = await future
+            >>> future.cancelled()
+            False
+        """
         return self._state is State.CANCELLED
 
     def give_up(self, spawned: bool) -> None:
@@ -206,7 +218,12 @@ class DeviceFuture(Submitting[T], Public):
             self = None  # type: ignore[assignment]
 
     def sync(self) -> T:
-        """Start if necessary, block the thread until the work is done, and return the value."""
+        """Start if necessary, block the thread until the work is done, and return the value.
+
+        Examples:
+            >>> na.spawn(na.ones(3).to_host()).sync()
+            array([1., 1., 1.], dtype=float32)
+        """
         self._count(1, elsewhere=True)
         try:
             self.start()
@@ -227,7 +244,14 @@ class DeviceFuture(Submitting[T], Public):
         return self.value()
 
     def done(self) -> bool:
-        """Whether the value or the error is available. Never blocks."""
+        """Whether the value or the error is available. Never blocks.
+
+        Examples:
+            >>> future = na.spawn(na.ones(3))
+            >>> _ = await future
+            >>> future.done()
+            True
+        """
         if self._state is State.SUBMITTED and self._submission is not None:
             submission, stream = self._submission, self._submission.stream
             stream.advance()

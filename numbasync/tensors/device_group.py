@@ -165,7 +165,12 @@ class DeviceGroup(Public):
             self._done[device] += 1
 
     def statistics(self) -> GroupStatistics:
-        """The parts given to each device so far, and those that have ended."""
+        """The parts given to each device so far, and those that have ended.
+
+        Examples:
+            >>> na.DeviceGroup(na.devices("cpu")[:2]).statistics()
+            GroupStatistics(submitted=(0, 0), done=(0, 0))
+        """
         return GroupStatistics(tuple(self._submitted.values()), tuple(self._done.values()))
 
     def __repr__(self) -> str:

@@ -84,6 +84,11 @@ class Partition(Public):
         Raises:
             ShapeError: `blocks` is out of range or no whole number; the partition is a prefix
                 or mapped already; `blocks` is None for a meta tensor.
+
+        Examples:
+            >>> z = await na.zeros(100)
+            >>> z.partition(10).map(4).blocks  # four blocks share ten tiles
+            4
         """
         if self.blocks is not None:
             raise ShapeError(f"{self!r} is mapped to {self.blocks} blocks already.")
@@ -127,11 +132,23 @@ class Partition(Public):
         return _restored, (self.tensor, self.tile, self.exact, self.blocks)
 
     def unpartition(self) -> Tensor:
-        """The tensor that is cut."""
+        """The tensor that is cut.
+
+        Examples:
+            >>> z = await na.zeros(8)
+            >>> z.partition(4).unpartition() is z
+            True
+        """
         return self.tensor
 
     def to_host(self) -> DeviceOp[Any]:
-        """The tensor's elements as a NumPy array."""
+        """The tensor's elements as a NumPy array.
+
+        Examples:
+            >>> z = await na.ones(4)
+            >>> await z.partition(2).to_host()
+            array([1., 1., 1., 1.], dtype=float32)
+        """
         return self.tensor.to_host()
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -298,7 +298,13 @@ class SharedTensor(NoOperators, Public):
         return ToHost(self.tensor)
 
     def dup(self) -> DeviceOp[Tensor]:
-        """An operation that returns an unshared copy."""
+        """An operation that returns an unshared copy.
+
+        Examples:
+            >>> weights = (await na.ones(3)).shared()
+            >>> await (await weights.dup()).to_host()
+            array([1., 1., 1.], dtype=float32)
+        """
         return self.tensor.dup()
 
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
@@ -308,6 +314,11 @@ class SharedTensor(NoOperators, Public):
         Raises:
             MovedError: this handle was moved before.
             SharedStorageError: other tensors or views of the same storage are alive.
+
+        Examples:
+            >>> only = (await na.ones(4)).shared()
+            >>> only.partition(2).grid
+            (2,)
         """
         with _moving:
             storage = self.tensor.storage

@@ -57,6 +57,12 @@ def shapes(ndim: int = 1, longest: int | None = None, shortest: int = 1) -> Sear
 
     Raises:
         CallerError: there are no such shapes.
+
+    Examples:
+        >>> from hypothesis import find
+        >>> from numbasync.testing import strategies
+        >>> find(strategies.shapes(2), lambda shape: shape[0] > 2)  # the smallest that is found
+        (3, 1)
     """
     most = max(LONGEST.get(ndim, 6), shortest) if longest is None else longest
     if ndim < 0 or not 0 <= shortest <= most:
@@ -67,6 +73,12 @@ def shapes(ndim: int = 1, longest: int | None = None, shortest: int = 1) -> Sear
 def dtypes(kinds: str = "fiu") -> SearchStrategy[np.dtype[Any]]:
     """Element types that devices support: `f` floats of 32 and 64 bits, `i` and `u` integers, `b`
     bools, `c` complex. Examples shrink to float32, or to the first type of `kinds`.
+
+    Examples:
+        >>> from hypothesis import find
+        >>> from numbasync.testing import strategies
+        >>> find(strategies.dtypes("f"), lambda dtype: dtype.itemsize == 8)
+        dtype('float64')
     """
     element_types = [np.dtype(c) for kind in kinds for c in _BY_KIND.get(kind, "")]
     if not element_types:
@@ -78,7 +90,14 @@ _BY_KIND = {"f": "fd", "i": "iqbh", "u": "IQBH", "b": "?", "c": "FD"}
 
 
 def elements(dtype: Any) -> SearchStrategy[Any]:
-    """Moderate numbers of a type: a sum of some hundred of them neither overflows nor cancels."""
+    """Moderate numbers of a type: a sum of some hundred of them neither overflows nor cancels.
+
+    Examples:
+        >>> from hypothesis import find
+        >>> from numbasync.testing import strategies
+        >>> find(strategies.elements(np.int32), lambda n: n > 5)
+        6
+    """
     letter, width = np.dtype(dtype).kind, _width(dtype)
     if letter == "f":
         return st.floats(-100, 100, width=width, allow_subnormal=False)
@@ -96,7 +115,17 @@ def _width(dtype: Any) -> Any:
 def arrays(
     shape: Any = None, dtype: Any = np.float32, values: SearchStrategy[Any] | None = None
 ) -> SearchStrategy[Array]:
-    """NumPy arrays of moderate numbers; shape and dtype may be strategies."""
+    """NumPy arrays of moderate numbers; shape and dtype may be strategies.
+
+    Examples:
+        >>> from hypothesis import given, settings
+        >>> from numbasync.testing import strategies
+        >>> @settings(max_examples=5, deadline=None)
+        ... @given(strategies.arrays(strategies.shapes(2)))
+        ... def test(x):
+        ...     assert x.ndim == 2 and x.dtype == np.float32
+        >>> test()
+    """
     extents = shapes() if shape is None else shape
     element_types = dtype if isinstance(dtype, SearchStrategy) else st.just(np.dtype(dtype))
     return element_types.flatmap(lambda d: hnp.arrays(d, extents, elements=values or elements(d)))
@@ -112,6 +141,15 @@ def arrays_on(
 
     Args:
         shape, dtype, values: see `arrays`.
+
+    Examples:
+        >>> from hypothesis import given, settings
+        >>> from numbasync.testing import strategies
+        >>> @settings(max_examples=5, deadline=None)
+        ... @given(strategies.arrays_on(na.default_device(), strategies.shapes(2)))
+        ... def test(t):
+        ...     assert isinstance(t, na.Tensor) and t.ndim == 2
+        >>> test()
     """
 
     def upload(array: Array) -> Tensor:
@@ -129,6 +167,15 @@ def tiles_for(
 
     Raises:
         CallerError: no tensor has such a shape, or no block so few threads.
+
+    Examples:
+        >>> from hypothesis import given, settings
+        >>> from numbasync.testing import strategies
+        >>> @settings(max_examples=5, deadline=None)
+        ... @given(strategies.tiles_for((10, 20)))
+        ... def test(tile):
+        ...     assert len(tile) == 2
+        >>> test()
     """
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
     if min(extents, default=0) < 0 or most_threads < 1:
@@ -153,6 +200,15 @@ def launch_configs(
     The keywords are the block, with as many axes as the kernel asks `cuda.grid` for, and also the
     grid if the kernel's threads stride over the grid; or instead tiles, if the kernel has
     `na.Tile`s of one axis. Launches shrink to one thread in one block.
+
+    Examples:
+        >>> from hypothesis import given, settings
+        >>> from numbasync.testing import strategies
+        >>> @settings(max_examples=5, deadline=None)
+        ... @given(strategies.launch_configs(saxpy))
+        ... def test(launch):
+        ...     assert launch.keys() <= {"grid", "block"}
+        >>> test()
     """
     launcher = launcher_of(kernel)
     usage = usage_of(launcher.py_func)
@@ -193,6 +249,15 @@ def kernel_args(
 
     Raises:
         CallerError: a name is not that of a parameter, or the axes are not a tuple.
+
+    Examples:
+        >>> from hypothesis import given, settings
+        >>> from numbasync.testing import check_kernel, strategies
+        >>> @settings(max_examples=3, deadline=None)
+        ... @given(strategies.kernel_args(saxpy))
+        ... def test(args):
+        ...     check_kernel(saxpy, args, lambda z, a, x: a * x + z, races=0)
+        >>> test()
     """
     launcher = launcher_of(kernel)
     usage = usage_of(launcher.py_func)

@@ -86,6 +86,12 @@ class Autotuned(Public, Generic[P]):
 
         Raises:
             LaunchError: no configuration can be used; when the operation runs.
+
+        Examples:
+            >>> tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}], rounds=2)
+            >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+            >>> sum(result.chosen for result in await tuned.tune(z, 2.0, x))
+            1
         """
         return Tune(self._choices, self._choices.prototype.arrange(args, kwargs))
 
@@ -96,13 +102,28 @@ class Autotuned(Public, Generic[P]):
         return None if index is None else self._choices.configurations[index]
 
     def results(self, /, *args: P.args, **kwargs: P.kwargs) -> tuple[TuningResult, ...]:
-        """What has been measured for such a call: a record of each configuration."""
+        """What has been measured for such a call: a record of each configuration.
+
+        Examples:
+            >>> tuned = na.autotune(saxpy, [{"threads": 96}, {"threads": 160}], rounds=2)
+            >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+            >>> [result.config for result in tuned.results(z, 2.0, x)]  # measures nothing
+            [{'threads': 96}, {'threads': 160}]
+        """
         values = self._settled(args, kwargs)
         table = self._choices.measurements(_device_of(values), values)
         return table.results(self._choices.configurations)
 
     def forget(self) -> None:
-        """Forget all measurements of this kernel and these configurations, on disk, too."""
+        """Forget all measurements of this kernel and these configurations, on disk, too.
+
+        Examples:
+            >>> tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}], rounds=2)
+            >>> tuned.forget()
+            >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
+            >>> [result.status for result in tuned.results(z, 2.0, x)]
+            ['pending', 'pending']
+        """
         self._choices.forget()
 
     def _settled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -196,10 +217,11 @@ def autotune(
     Examples:
         >>> tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}], rounds=2)
         >>> z, x = await na.gather(na.zeros(1000), na.ones(1000))
-        >>> for result in await tuned.tune(z, 2.0, x):  # measures; z stays as it is
-        ...     print(result.config, result.status)
-        {'threads': 64} measured
-        {'threads': 128} measured
+        >>> results = await tuned.tune(z, 2.0, x)  # measures; z stays as it is
+        >>> [result.config for result in results]
+        [{'threads': 64}, {'threads': 128}]
+        >>> tuned.choice(z, 2.0, x) in tuned.configs
+        True
         >>> _ = await tuned(z, 2.0, x)  # in the configuration that was fastest
     """
     configurations = Configurations(kernel, configs)

@@ -20,7 +20,8 @@ from tests.project import docstrings
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs/reference"
 MODULES = ("", "batch", "collective", "cpu_cuda", "dask", "errors", "random", "ray",
-           "tensor_cores", "testing", "torch", "vectors")  # fmt: skip
+           "tensor_cores", "testing", "testing.strategies", "torch", "vectors")  # fmt: skip
+EXAMPLE = re.compile(r" *(>>>|\.\.\.)")
 # Modules themselves: their entries are the pages of what is in them.
 PLACES = {name for name in MODULES if name}
 
@@ -69,11 +70,7 @@ def has_example(module: str, name: str) -> bool:
     of operations that only kernels call, a few of which make one program.
     """
     own = docstring(docstrings.home(module, name))
-    lines = [
-        line
-        for line in texts(module).get("", "").splitlines()
-        if line.lstrip().startswith((">>>", "..."))
-    ]
+    lines = [line for line in texts(module).get("", "").splitlines() if EXAMPLE.match(line)]
     return ">>>" in own or any(re.search(rf"\b{name}\b", line) for line in lines)
 
 
@@ -86,6 +83,21 @@ def test_each_public_name_has_an_entry() -> None:
 
 def test_each_public_name_has_an_example() -> None:
     missing = [f"{m}.{n}" for m, n in NAMED if not has_example(m, n)]
+    assert missing == [], "no example: write `Examples:` and `>>>` lines at the docstring's end"
+
+
+def test_each_public_method_has_an_example() -> None:
+    """In its own docstring, or in that of its class, as the operations of a batch."""
+    missing = []
+    for name, listed in NAMES.items():
+        kind = getattr(na, name)
+        of_class = [line for line in str(kind.__doc__).splitlines() if EXAMPLE.match(line)]
+        for member in listed:
+            method = getattr(kind, member, None)
+            is_method = callable(method) and not isinstance(method, type)
+            shown = any(re.search(rf"\.{member}\b", line) for line in of_class)
+            if is_method and not shown and ">>>" not in str(method.__doc__):
+                missing.append(f"na.{name}.{member}")
     assert missing == [], "no example: write `Examples:` and `>>>` lines at the docstring's end"
 
 

@@ -142,7 +142,16 @@ class BatchGraph(Public):
         return _Replay(self, new_elements)
 
     def replay_sync(self, uploads: Mapping[BufferId, Any] | None = None) -> Results[HostArray]:
-        """`replay`, blocking until it is done."""
+        """`replay`, blocking until it is done.
+
+        Examples:
+            >>> b = na.CommandBatch()
+            >>> x = b.upload(np.zeros(4, np.float32))
+            >>> y = b.relu(x) * 2
+            >>> graph = b.graph()
+            >>> graph.replay_sync({x: np.arange(4, dtype=np.float32)})[y]
+            array([0., 2., 4., 6.], dtype=float32)
+        """
         return self.replay(uploads).sync_on(self.stream)
 
     def enqueue(self, ctx: Context, given: list[tuple[int, HostArray]]) -> Steps[Any]:

@@ -56,7 +56,14 @@ class BatchPlan(Public):
         return self.prepared.naive_bytes
 
     def source(self, kernel: int | None = None) -> str:
-        """The source of one kernel's module, or of all."""
+        """The source of one kernel's module, or of all.
+
+        Examples:
+            >>> b = na.CommandBatch()
+            >>> y = b.upload(np.ones(3, np.float32)) * 2
+            >>> "cuda.jit" in b.plan().source(0)
+            True
+        """
         texts = self.prepared.texts
         if kernel is not None:
             if as_whole(kernel) not in range(len(texts)):
@@ -69,6 +76,12 @@ class BatchPlan(Public):
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """For each kernel: its number, form, operations, the values that it reads and those that it
         writes.
+
+        Examples:
+            >>> b = na.CommandBatch()
+            >>> y = b.upload(np.ones(3, np.float32)) * 2
+            >>> b.plan().rows()
+            [('0', 'elementwise', 'mul', '#0 float32 3', '#2 float32 3')]
         """
         p = self.prepared
         rows = []
@@ -81,7 +94,14 @@ class BatchPlan(Public):
         return rows
 
     def reasons(self) -> list[str]:
-        """The reasons why there are not fewer kernels, one sentence each."""
+        """The reasons why there are not fewer kernels, one sentence each.
+
+        Examples:
+            >>> b = na.CommandBatch()
+            >>> y = b.sum(b.softmax(b.upload(np.ones((4, 8), np.float32))), axis=0)
+            >>> b.plan().reasons()
+            ['#6 (sum[0], kernel 1) is not computed in kernel 0: it is reduced along another axis.']
+        """
         p = self.prepared
         home = {n: index for index, g in enumerate(p.fusion.groups) for n in g.roots}
         return [
@@ -91,7 +111,18 @@ class BatchPlan(Public):
         ]
 
     def table(self) -> str:
-        """The kernels and the reasons, as Markdown."""
+        """The kernels and the reasons, as Markdown.
+
+        Examples:
+            >>> b = na.CommandBatch()
+            >>> y = b.upload(np.ones(3, np.float32)) * 2
+            >>> print(b.plan().table())
+            | kernel | form | operations | reads | writes |
+            |---|---|---|---|---|
+            | 0 | elementwise | mul | #0 float32 3 | #2 float32 3 |
+            <BLANKLINE>
+            - 512 bytes of device memory.
+        """
         lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join(row)} |" for row in self.rows()]
         lines += ["", *(f"- {why}" for why in self.reasons())]
@@ -101,7 +132,14 @@ class BatchPlan(Public):
         return "\n".join([*lines, f"- {memory}."])
 
     def to_dot(self) -> str:
-        """The picture in Graphviz' language: a box around the values of each kernel."""
+        """The picture in Graphviz' language: a box around the values of each kernel.
+
+        Examples:
+            >>> b = na.CommandBatch()
+            >>> y = b.upload(np.ones(3, np.float32)) * 2
+            >>> b.plan().to_dot().splitlines()[0]
+            'digraph batch {'
+        """
         p = self.prepared
         lines = ["digraph batch {", "  rankdir=TB;", "  node [shape=box, fontname=monospace];"]
         lines += [

@@ -57,7 +57,7 @@ def dynamic_bytes(builder: Builder) -> Any:
 
 def threads(builder: Builder) -> Any:
     """The number of threads of a block, an i64."""
-    return builder.call(builder.session.pure("na.threads", I64), [])
+    return builder.call(builder.session.function("na.threads", I64), [])
 
 
 @instead_of("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
