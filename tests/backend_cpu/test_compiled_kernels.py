@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
 ]
 PLAIN: Any = cuda.jit
-RECORDS = np.dtype([("a", np.int32), ("b", np.float64)])
+RECORDS = np.dtype([("a", np.int32), ("b", np.float64)], align=True)
 
 
 class Colour(enum.IntEnum):
