@@ -136,9 +136,6 @@ class Lockstep:
     def sync(self) -> None:
         self._wait("grid")
 
-    def grid(self, axes: int) -> int:
-        return int(self.current.block * self._shape[0] + self.current.axes.x)
-
     def gridsize(self, axes: int) -> int:
         return int(self._blocks * self._shape[0])
 
@@ -173,11 +170,6 @@ class Lockstep:
         self._main, self._blocks, self._shape = greenlet.getcurrent(), blocks, shape
         self.arrays = {}
         given = [Elements(a) if isinstance(a, np.ndarray) else a for a in args]
-        given = [
-            type(a)(*(Elements(x) if isinstance(x, np.ndarray) else x for x in a))
-            if isinstance(a, tuple) else a
-            for a in given
-        ]  # fmt: skip
         call = lambda: kernel(*given)  # noqa: E731
         size = math.prod(shape)
         threads = [_Thread(b, t, shape, call) for b in range(blocks) for t in range(size)]

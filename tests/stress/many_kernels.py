@@ -19,7 +19,6 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from numba.core import types
-from numba.cuda.core.errors import NumbaError
 
 from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.regions import Code, Settings
@@ -28,6 +27,7 @@ from numbasync.backend.cpu.target import Module, lower
 from tests.backend_cpu.random_kernels import GRID, RandomKernel
 from tests.backend_cpu.run_regions import entry_of, launch_code, words_of
 
+_errors: Any = importlib.import_module("numba.cuda.core.errors")
 _building: Any = importlib.import_module("numbasync.backend.cpu.regions.build")
 MOST_SECONDS = 300
 
@@ -71,7 +71,7 @@ def _try(seed: int, found: Counter[str]) -> None:
     expected = random.expected()
     try:
         module = lowered(random)
-    except NumbaError:
+    except _errors.NumbaError:
         found["refused by Numba"] += 1
         return
     row = {"row": len(random.block) == 1}
