@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 
 from numbasync.backend.cpu.regions.blocks_code import BlocksCode
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
-from numbasync.backend.cpu.regions.failures import write_failures
+from numbasync.backend.cpu.regions.failures import place_lines, write_failures
 from numbasync.backend.cpu.regions.helper_code import CHOOSE, FILL, RECORD
 from numbasync.backend.cpu.regions.instructions import without_metadata
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
@@ -157,43 +157,34 @@ class _Place:
     next: list[str]
 
 
-def _divided(number: str, suffix: str) -> list[str]:
-    return [
-        f"  %na.bx{suffix} = urem i64 {number}, %na.gx64",
-        f"  %na.bq = udiv i64 {number}, %na.gx64",
-        f"  %na.by{suffix} = urem i64 %na.bq, %na.gy64",
-        f"  %na.bz{suffix} = udiv i64 %na.bq, %na.gy64",
-    ]
-
-
 def _place_in_turn() -> _Place:
     turn = [
         "  %na.turn = getelementptr inbounds i64, ptr %na.turns_of_blocks, i64 %na.b",
         "  %na.block = load i64, ptr %na.turn",
     ]
-    return _Place([], turn + _divided("%na.block", "64"), [])
+    return _Place([], turn + place_lines("%na.block", "%na.at."), [])
 
 
 # Counted on: LLVM moves a division to where its result is used, into the loop over threads.
 _PLACE = _Place(
-    _divided("%na.first_block", ".first"),
+    place_lines("%na.first_block", "%na.first."),
     [
         *(
-            f"  %na.b{c}64 = phi i64 [ %na.b{c}.first, %na.top ], [ %na.b{c}.next, %done ]"
+            f"  %na.at.{c} = phi i64 [ %na.first.{c}, %na.top ], [ %na.next.{c}, %done ]"
             for c in "xyz"
         ),
         "  %na.block = add i64 %na.b, 0",
     ],
     [
-        "  %na.bx1 = add nuw nsw i64 %na.bx64, 1",
-        "  %na.row_ends = icmp eq i64 %na.bx1, %na.gx64",
-        "  %na.bx.next = select i1 %na.row_ends, i64 0, i64 %na.bx1",
+        "  %na.behind.x = add nuw nsw i64 %na.at.x, 1",
+        "  %na.row_ends = icmp eq i64 %na.behind.x, %na.gx64",
+        "  %na.next.x = select i1 %na.row_ends, i64 0, i64 %na.behind.x",
         "  %na.rows1 = zext i1 %na.row_ends to i64",
-        "  %na.by1 = add nuw nsw i64 %na.by64, %na.rows1",
-        "  %na.plane_ends = icmp eq i64 %na.by1, %na.gy64",
-        "  %na.by.next = select i1 %na.plane_ends, i64 0, i64 %na.by1",
+        "  %na.behind.y = add nuw nsw i64 %na.at.y, %na.rows1",
+        "  %na.plane_ends = icmp eq i64 %na.behind.y, %na.gy64",
+        "  %na.next.y = select i1 %na.plane_ends, i64 0, i64 %na.behind.y",
         "  %na.planes1 = zext i1 %na.plane_ends to i64",
-        "  %na.bz.next = add nuw nsw i64 %na.bz64, %na.planes1",
+        "  %na.next.z = add nuw nsw i64 %na.at.z, %na.planes1",
     ],
 )
 
@@ -228,10 +219,10 @@ def _blocks_function(
         *place.of_block,
         *(
             line
-            for e in ("bx", "by", "bz")
+            for c in "xyz"
             for line in (
-                f"  %na.{e}.t = trunc i64 %na.{e}64 to i32",
-                f"  %na.{e} = and i32 %na.{e}.t, {_MOST}",
+                f"  %na.b{c}.t = trunc i64 %na.at.{c} to i32",
+                f"  %na.b{c} = and i32 %na.b{c}.t, {_MOST}",
             )
         ),
         *blocks.at_begin(),

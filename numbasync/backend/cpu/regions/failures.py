@@ -8,16 +8,34 @@ from numbasync.backend.cpu.regions.layout import Layout
 from numbasync.backend.cpu.regions.region import NOTE, Region
 
 
+def place_lines(number: str, stem: str) -> list[str]:
+    """The place in the grid of a block by its number: `STEMx`, `STEMy`, `STEMz`."""
+    return [
+        f"  {stem}x = urem i64 {number}, %na.gx64",
+        f"  {stem}q = udiv i64 {number}, %na.gx64",
+        f"  {stem}y = urem i64 {stem}q, %na.gy64",
+        f"  {stem}z = udiv i64 {stem}q, %na.gy64",
+    ]
+
+
+def _where(stem: str) -> str:
+    return f"i64 %na.wx64, i64 %na.wy64, i64 {stem}x, i64 {stem}y, i64 {stem}z"
+
+
 def write_failures(kernel: CutKernel, layout: Layout, regions: list[Region]) -> list[str]:
     """The errors."""
     lines = ["impossible:", "  unreachable", "diverged:"]
-    where = "i64 %na.wx64, i64 %na.wy64, i64 %na.bx64, i64 %na.by64, i64 %na.bz64"
+    # By division, so that kernels that do not ask for their place need not count it.
     if "%na.next" in layout.names():
+        lines += place_lines("%na.block", "%diverged.b")
         lines.append(
-            f"  call void @na.diverged(ptr %na.memory, ptr %na.next, i64 %na.threads, {where})"
+            "  call void @na.diverged(ptr %na.memory, ptr %na.next, i64 %na.threads, "
+            f"{_where('%diverged.b')})"
         )
+    where = _where("%failed.b")
     lines += [f"  ret i32 {FAILED_STATUS}", "failed:"]
     if any(r.fails for r in regions):
+        lines += place_lines("%na.block", "%failed.b")
         lines += [
             "  %failed.first = load i64, ptr %na.first",
             "  %failed.p = getelementptr inbounds i32, ptr %na.statuses, i64 %failed.first",
