@@ -53,7 +53,7 @@ def call(dispatcher: Any, args: Sequence[Any], configuration: Any) -> None:
         given = [_written(k, a) for k, a in zip(kinds, given, strict=True)]
     try:
         operation = configured(*given)
-        if default_device().kind == "cpu":
+        if default_device() is arrays.cpu():
             operation.sync()
         else:  # where no argument is a tensor, which it would follow
             with use_device(arrays.cpu()):
@@ -139,10 +139,10 @@ def _numbas(error: Exception) -> BaseException:
     """
     name = type(error.__cause__).__name__
     homes = module("core.errors"), importlib.import_module("numba.core.errors")
-    kinds = dict.fromkeys(getattr(home, name) for home in homes if hasattr(home, name))
-    if not kinds or not any(issubclass(kind, Exception) for kind in kinds):
+    classes = dict.fromkeys(getattr(home, name) for home in homes if hasattr(home, name))
+    if not classes:
         return error
-    made: BaseException = type(name, (*kinds, type(error)), {})(str(error))
+    made: BaseException = type(name, (*classes, type(error)), {})(str(error))
     return made
 
 

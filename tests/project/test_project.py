@@ -118,8 +118,10 @@ def code_blocks(path: Path) -> list[str]:
 
 # Programs of their own, each in a process; the others are run one after the other by one process.
 ALONE = ("README.md", "docs/get-started.md", "docs/batches.md")
-# Tests, and parts of the examples that measure them.
-NO_PROGRAMS = ("testing.md", "kernels-guide.md", "tensor-cores.md")
+# Tests, parts of the examples that measure them, and mistakes: `test_error_page.py` makes those.
+NO_PROGRAMS = (
+    "docs/testing.md", "docs/kernels-guide.md", "docs/tensor-cores.md", "docs/errors.md",
+)  # fmt: skip
 RUN_ALL = """
 import importlib.util, sys
 for place in sys.argv[1:]:
@@ -137,7 +139,7 @@ def pages_with_programs() -> dict[str, str]:
     programs = {
         page.relative_to(ROOT).as_posix(): "\n\n".join(code_blocks(page))
         for page in pages
-        if page.name not in NO_PROGRAMS
+        if page.relative_to(ROOT).as_posix() not in NO_PROGRAMS
     }
     return {name: program for name, program in programs.items() if program}
 

@@ -123,6 +123,7 @@ class _Hoister(CornerValues):
         for block, following in self._conditions.items():
             last = self.blocks[block][-1]
             before = len(self.found.lines)
+            tests: list[_Test] = []
             try:
                 tests = self._tests(last.uses[0], last.labels[0] == following)
                 checks = [self._check(t, block) for t in tests if self._is_plain(t)]
