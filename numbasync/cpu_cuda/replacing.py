@@ -31,9 +31,10 @@ def is_on() -> bool:
 def switch(on: bool) -> None:
     """Let `numba.cuda` use the CPU device from now on, or a GPU again.
 
-    Kernels that were compiled for one are compiled anew for the other. Names that a module has
-    taken from `numba.cuda` before (`from numba.cuda import to_device`) stay what they were, so
-    switch on before the program is imported.
+    A kernel is compiled for each of the two. One that is declared with signatures while the switch
+    is on has no code for a GPU: declare it again behind that. Names that a module has taken from
+    `numba.cuda` before (`from numba.cuda import to_device`) stay what they were, so switch on
+    before the program is imported.
 
     Example:
         >>> from numbasync import cpu_cuda
@@ -49,12 +50,7 @@ def switch(on: bool) -> None:
         if on == is_on():
             return
         if not on:
-            while _replaced:
-                home, name, value = _replaced.pop()
-                if value is _MISSING:
-                    delattr(home, name)
-                else:
-                    setattr(home, name, value)
+            _put_back()
             return
         if importlib.import_module("numba.core.config").ENABLE_CUDASIM:
             raise StateError(
@@ -66,10 +62,17 @@ def switch(on: bool) -> None:
                 _replaced.append((home, name, vars(home).get(name, _MISSING)))
                 setattr(home, name, value)
         except BaseException:
-            while _replaced:
-                home, name, value = _replaced.pop()
-                delattr(home, name) if value is _MISSING else setattr(home, name, value)
+            _put_back()
             raise
+
+
+def _put_back() -> None:
+    while _replaced:
+        home, name, value = _replaced.pop()
+        if value is _MISSING:
+            delattr(home, name)
+        else:
+            setattr(home, name, value)
 
 
 @contextmanager

@@ -118,6 +118,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if previous is not None:
         settings.use(previous)
     tuning.use(config.stash.get(_tuned, tuning.automatic))
+    if of(config).cuda_on_cpu:
+        import_module("numbasync.cpu_cuda").switch(False)
 
 
 def _kinds(options: Options) -> list[str]:
