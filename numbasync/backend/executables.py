@@ -22,6 +22,13 @@ class ArrayKey(NamedTuple):
     order: str  # "C", "F" or "A", as in Numba's array types
 
 
+class NamedTupleKey(NamedTuple):
+    """The part of a compiled kernel's key that stands for a named tuple with arrays in it."""
+
+    cls: type
+    members: tuple[Any, ...]
+
+
 # The handle of one array in device memory, in the form that the device's launches and copies
 # take. `Device.array` creates it once for each tensor, which keeps it; only the backend looks
 # inside.

@@ -32,6 +32,7 @@ from numbasync.backend.executables import ArrayKey as ArrayKey
 from numbasync.backend.executables import Coarsener as Coarsener
 from numbasync.backend.executables import Coarsening as Coarsening
 from numbasync.backend.executables import Executable as Executable
+from numbasync.backend.executables import NamedTupleKey as NamedTupleKey
 from numbasync.backend.executables import Work as Work
 from numbasync.backend.formulas import Formula as Formula
 from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess

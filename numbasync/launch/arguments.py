@@ -31,9 +31,9 @@ from numbasync.launch.tuple_arguments import (
     fingerprint,
     flat,
     holds_arrays,
+    key_of,
     members,
     numbers,
-    replaced,
 )
 from numbasync.ops.run import describe
 from numbasync.tensors import import_array
@@ -310,7 +310,7 @@ def _key(array: Any, value: Any, device: protocols.Device) -> Hashable:
     if array is None:
         return device.scalar_key(value)
     if isinstance(array, tuple):
-        return replaced(
+        return key_of(
             array, lambda v: _key(v if isinstance(v, Tensor | np.ndarray) else None, v, device)
         )
     if isinstance(array, Tensor):

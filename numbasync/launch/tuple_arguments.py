@@ -9,6 +9,7 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.arguments import shown
+from numbasync.backend.protocols import NamedTupleKey
 from numbasync.errors import LauncherError
 from numbasync.launch.parameters import Parameter, Role
 from numbasync.ops.run import describe
@@ -57,10 +58,10 @@ def members(
     Raises:
         LauncherError: the parameter takes no arrays; or a member of the tuple is of another type.
     """
-    if p.role in (Role.TILE, Role.SCALAR) or hasattr(value, "_fields"):
+    if p.role in (Role.TILE, Role.SCALAR):
         raise LauncherError(
             f"kernel {kernel}: {p.name} cannot be {describe(value)}, a tuple with arrays in it.\n"
-            "Pass a plain tuple, to a parameter that is declared neither a number nor a na.Tile."
+            "Pass it to a parameter that is declared neither a number nor a na.Tile."
         )
 
     def checked(v: Any) -> Any:
@@ -85,12 +86,25 @@ def fingerprint(values: tuple[Any, ...]) -> Hashable:
             return layout.dtype_key(v.dtype), v.shape
         return type(v), type(v) is int and v >= 2**63
 
-    return replaced(values, member_key)
+    return key_of(values, member_key)
 
 
 def replaced(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
     """The tuple with `change` applied to its members, and to those of nested tuples."""
-    return tuple(replaced(v, change) if isinstance(v, tuple) else change(v) for v in values)
+    made = tuple(replaced(v, change) if isinstance(v, tuple) else change(v) for v in values)
+    named: Any = values
+    return named._make(made) if _is_named(named) else made  # type: ignore[no-any-return]
+
+
+def key_of(values: tuple[Any, ...], member_key: Callable[[Any], Hashable]) -> Hashable:
+    """A key of a tuple, and of nested ones, from those of the members."""
+    made = tuple(key_of(v, member_key) if isinstance(v, tuple) else member_key(v) for v in values)
+    return NamedTupleKey(type(values), made) if _is_named(values) else made
+
+
+def _is_named(values: Any) -> bool:
+    """Whether a tuple is a named one, and no launch's result."""
+    return hasattr(values, "_fields") and _is_plain(values)
 
 
 def flat(values: tuple[Any, ...]) -> Iterator[Any]:

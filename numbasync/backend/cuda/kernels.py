@@ -31,7 +31,7 @@ from numbasync.backend.cuda.resources import assembly_of, use_of
 from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
 from numbasync.backend.declared_signatures import resolved
 from numbasync.backend.executables import Language, Resources
-from numbasync.backend.protocols import ArrayKey, Dim3, counters
+from numbasync.backend.protocols import ArrayKey, Dim3, NamedTupleKey, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class _ForNumba:
 
 def _for_numba(argument: Any) -> Any:
     if isinstance(argument, tuple) and any(isinstance(a, CudaArray | tuple) for a in argument):
-        return tuple(map(_for_numba, argument))
+        members = tuple(map(_for_numba, argument))
+        return type(argument)(*members) if hasattr(argument, "_fields") else members
     return _ForNumba(argument) if isinstance(argument, CudaArray) else argument
 
 
@@ -121,6 +122,8 @@ def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
 def _type_of(key: Hashable) -> Any:
     if isinstance(key, ArrayKey):
         return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+    if isinstance(key, NamedTupleKey):
+        return types.BaseTuple.from_types([_type_of(k) for k in key.members], key.cls)
     if isinstance(key, tuple):  # the key of a tuple that holds arrays
         return types.BaseTuple.from_types([_type_of(k) for k in key])
     return key

@@ -164,12 +164,11 @@ class Interpreted(ProcessorCode):
 
 def _value(argument: Any) -> Any:
     """An argument as the kernel's code takes it: a NumPy array, a number, or a tuple of them."""
+    if isinstance(argument, tuple):  # a named one may have a field of any name
+        values = tuple(map(_value, argument))
+        return argument._make(values) if hasattr(argument, "_make") else values
     array = getattr(argument, "array", None)
-    if array is not None:
-        return with_fields(array)
-    if type(argument) is tuple:
-        return tuple(_value(part) for part in argument)
-    return argument
+    return argument if array is None else with_fields(array)
 
 
 def _block(cluster: Index3, extent: Index3, rank: Index3) -> Index3:

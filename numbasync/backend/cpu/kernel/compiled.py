@@ -382,12 +382,11 @@ class ShortLaunch:
 
 @compiled
 def _value(argument: Any) -> Any:
+    if isinstance(argument, tuple):  # a named one may have a field of any name
+        values = tuple(map(_value, argument))
+        return argument._make(values) if hasattr(argument, "_make") else values
     array = getattr(argument, "array", None)
-    if array is not None:
-        return array
-    if type(argument) is tuple:
-        return tuple(_value(a) for a in argument)
-    return argument
+    return argument if array is None else array
 
 
 value_of = _value  # the argument as compiled code takes it

@@ -32,6 +32,7 @@ from numbasync.backend.protocols import (
     Command,
     CompletionPath,
     Formula,
+    NamedTupleKey,
     Peaks,
     Work,
     counters,
@@ -171,7 +172,7 @@ class CpuDevice:
             return numba_type
         if isinstance(value, tuple):
             parts = tuple(self.scalar_key(v) for v in value)
-            return types.NamedTuple(parts, type(value)) if hasattr(value, "_fields") else parts
+            return NamedTupleKey(type(value), parts) if hasattr(value, "_fields") else parts
         raise DTypeError(
             f"a kernel cannot take a {with_type(value)}.\n"
             "Pass a tensor, a NumPy array, a number, or a tuple of numbers."
