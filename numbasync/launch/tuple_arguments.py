@@ -93,7 +93,7 @@ def replaced(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any
     """The tuple with `change` applied to its members, and to those of nested tuples."""
     made = tuple(replaced(v, change) if isinstance(v, tuple) else change(v) for v in values)
     named: Any = values
-    return named._make(made) if _is_named(named) else made  # type: ignore[no-any-return]
+    return named._make(made) if _is_named(named) else made
 
 
 def key_of(values: tuple[Any, ...], member_key: Callable[[Any], Hashable]) -> Hashable:
