@@ -207,6 +207,24 @@ def test_tuples_of_arrays(device: na.Device) -> None:
     assert (host(z) == 14).all()
 
 
+@na.launcher
+@cuda.jit
+def add_pair(z: na.KernelOutput, pair, x):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] += pair[0] + pair[1][0]
+        if x is not None:
+            z[i] += x[i]
+
+
+def test_none_beside_what_numba_launches(device: na.Device) -> None:
+    z, x = na.zeros(8).sync(), na.ones(8).sync()
+    for _ in range(2):
+        add_pair(z, (1.0, (2, 0)), None).sync()
+    add_pair(z, (1.0, (2, 0)), x).sync()
+    assert (host(z) == 10).all()
+
+
 class Curve(NamedTuple):  # with names that arrays' handles have, too
     array: Any
     low: float

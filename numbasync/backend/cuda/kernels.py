@@ -55,6 +55,14 @@ class _ForNumba:
         self.__cuda_array_interface__ = array.cuda_array_interface(None)
 
 
+class _Unused:
+    """None for Numba's own launch, which does not know it: the pointer that stands for it there."""
+
+    @staticmethod
+    def prepare_args(numba_type: Any, value: Any, **_: Any) -> tuple[Any, Any]:
+        return (types.uint64, 0) if numba_type == types.none else (numba_type, value)
+
+
 def _for_numba(argument: Any) -> Any:
     if isinstance(argument, tuple) and any(isinstance(a, CudaArray | tuple) for a in argument):
         members = tuple(map(_for_numba, argument))
@@ -205,6 +213,8 @@ class CudaExecutable:
             fail(result, "cuKernelGetFunction")
         self.why_not = self._plan()
         self.packed = not self.why_not
+        if self.why_not and _Unused not in compiled.extensions:
+            compiled.extensions = [_Unused, *compiled.extensions]
         if self.why_not and bfloat16 in compiled.argument_types:
             raise DTypeError(
                 f"kernel {name}: {self.why_not}, which cannot pass a number of bfloat16.\n"
@@ -266,7 +276,7 @@ class CudaExecutable:
         """Lay out the argument buffer. Returns why it cannot be used, or an empty string."""
         if self.numba.cooperative:
             return "cooperative kernels are launched by Numba"
-        if self.numba.extensions:
+        if any(e is not _Unused for e in self.numba.extensions):
             return "the kernel has argument extensions"
         codes = ["@"]
         fields = []

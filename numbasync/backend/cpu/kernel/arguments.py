@@ -26,7 +26,7 @@ from numba.np.numpy_support import as_dtype
 from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.races.words import STATE, THREAD_ORDER
-from numbasync.backend.cpu.regions.machine_code import target_machine
+from numbasync.backend.cpu.regions.machine_code import loaded, target_machine
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import UnsupportedKernelError
 
@@ -78,11 +78,7 @@ class Call:
 
     def __init__(self, object_code: bytes) -> None:
         self.object_code = object_code
-        # The engine owns the machine and the module, of which it needs one.
-        machine = binding.Target.from_default_triple().create_target_machine(jit=True)
-        engine: Any = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
-        engine.finalize_object()
+        engine = loaded(object_code)
         address = engine.get_function_address("call")
         environment = _dynfunc.Environment({})
         self.run: Callable[..., None] = _dynfunc.make_function(

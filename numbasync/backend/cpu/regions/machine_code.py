@@ -30,6 +30,20 @@ def target_machine(triple: str = "", cpu: str = "", features: str = "") -> Any:
     )
 
 
+def loaded(object_code: bytes) -> Any:
+    """The engine that has machine code in memory, and keeps it there as long as it lives.
+
+    The parts of the code find each other by distances of 32 bits. LLVM's own memory manager takes
+    pages for each part by itself; where a driver has reserved most of the addresses they may be
+    too far from each other, which ends the process. llvmlite's manager takes one piece for all.
+    """
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
+    engine.finalize_object()
+    return engine
+
+
 def run_passes(
     module: Any, names: Iterable[str] | None = None, machine: Any = None, level: int = 3
 ) -> None:
@@ -92,12 +106,7 @@ class Code:
         """The function's address; the code stays loaded as long as this object lives."""
         with self._loading:
             if self._engine is None:
-                module = llvm.parse_assembly("")
-                machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-                engine = llvm.create_mcjit_compiler(module, machine)
-                engine.add_object_file(llvm.ObjectFileRef.from_data(self.object_code))
-                engine.finalize_object()
-                self._engine = engine
+                self._engine = loaded(self.object_code)
             return int(self._engine.get_function_address(self.symbol))
 
     def __getstate__(self) -> tuple[Any, ...]:
