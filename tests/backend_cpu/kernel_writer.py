@@ -178,9 +178,11 @@ class Writer:
         made, taken = self._random.choice([
             (f"({a}, ({b}, t))", "{}[1][0]"), (f"({a}, {b}, row)", "{0}[2][1] + {0}[0]"),
             (f"pair_of({a}, {b})", "{}[0] % 1021"), (f"pair_of({a}, b={b})", "{}[1]"),
-            (f"pair_of({a})", "{}[0] % 1021"), (f"Point(int64({a}), int64({b}))", "{0}.k + {0}.x % 512"),
+            (f"pair_of({a})", "{}[0] % 1021"),
+            (f"Point(int64({a}), int64({b}))", "{0}.k + {0}.x % 512"),
             ("records[i % 3]", "{0}.a + {0}.b - {0}['c']"), ("nothing", "t if {} is None else 7"),
-            ("shade", "1 if {} == Shade.LIGHT else t"), (f"Point(row, int64({a}))", "{0}.x[0] + {0}.k"),
+            ("shade", "1 if {} == Shade.LIGHT else t"),
+            (f"Point(row, int64({a}))", "{0}.x[0] + {0}.k"),
         ])  # fmt: skip
         self._line(f"{fresh} = {made}")
         if self._depth == 1 and self._is(0.6):

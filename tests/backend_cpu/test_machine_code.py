@@ -27,7 +27,7 @@ FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
 PAGE, FAR = mmap.PAGESIZE, 3 << 30
 
 def take(size):
-    return libc.mmap(None, size, mmap.PROT_NONE, FLAGS, -1, 0)
+    return libc.mmap(None, size, 0, FLAGS, -1, 0)
 
 x, z = na.ones(100).sync(), na.zeros(100).sync()
 for _ in range(2000):  # a free page every 3 GiB, and no other
@@ -42,7 +42,7 @@ print(z.to_host().sync()[0])
 """
 
 
-def test_its_parts_are_near_each_other(tmp_path: Path) -> None:
+def test_its_parts_may_lie_far_apart(tmp_path: Path) -> None:
     program = tmp_path / "holes.py"
     program.write_text(HOLES, encoding="utf-8")
     made = subprocess.run(

@@ -46,7 +46,7 @@ def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], An
             LauncherError, r"saxpy: x cannot be saxpy.*\n.*result\.z.*op\.output\(\)",
             lambda z, x: saxpy(z, 1.0, saxpy.result((z, 1.0, x)))),
         "a tensor in a tuple": (
-            LauncherError, r"by_number: a cannot be tuple.*\nPass a plain tuple",
+            LauncherError, r"by_number: a cannot be tuple.*\nPass it to a parameter that is",
             lambda z, x: by_number(z, (1, (2.0, x)))),
         "text in a tuple": (
             LauncherError, r"saxpy: a is a tuple with str", lambda z, x: saxpy(z, (1, "2"), x)),

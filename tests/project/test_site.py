@@ -48,7 +48,7 @@ TOO_WIDE = """() => {
     return out;
 }"""
 
-# The page has its new width when two frames have been drawn: what its scripts change is in the second.
+# A page has its new width when two frames have been drawn; its scripts change the second.
 LAID_OUT = "new Promise(then => requestAnimationFrame(() => requestAnimationFrame(then)))"
 
 

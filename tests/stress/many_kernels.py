@@ -59,7 +59,7 @@ def _build_fast(text: str, name: str, settings: Settings) -> Code:
     module = llvm.parse_assembly(assembly)
     module.verify()
     target = llvm.Target.from_triple(llvm.get_process_triple())
-    machine = target.create_target_machine(opt=0, reloc="pic", codemodel="default")
+    machine = target.create_target_machine(opt=0, reloc="static", codemodel="large")
     run_passes(module, ("sroa", "simplify_cfg"), machine=machine)
     code.object_code = machine.emit_object(module)
     result: Code = code

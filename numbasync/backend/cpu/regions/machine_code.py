@@ -25,20 +25,17 @@ def target_machine(triple: str = "", cpu: str = "", features: str = "") -> Any:
         triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
         features = llvm.get_host_cpu_features().flatten()
     target = llvm.Target.from_triple(triple)
+    # LLVM takes pages of memory for each part of the code. Where a driver has reserved most of the
+    # addresses, they are far apart, and a distance of 32 bits between them ends the process.
     return target.create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default"
+        cpu=cpu, features=features, opt=3, reloc="static", codemodel="large"
     )
 
 
 def loaded(object_code: bytes) -> Any:
-    """The engine that has machine code in memory, and keeps it there as long as it lives.
-
-    The parts of the code find each other by distances of 32 bits. LLVM's own memory manager takes
-    pages for each part by itself; where a driver has reserved most of the addresses they may be
-    too far from each other, which ends the process. llvmlite's manager takes one piece for all.
-    """
+    """The engine that has machine code in memory, and keeps it there as long as it lives."""
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
     engine.finalize_object()
     return engine
