@@ -12,7 +12,14 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import native
-from numbasync.errors import AliasError, DeviceLostError, DriverError, MovedError, ReentrancyError
+from numbasync.errors import (
+    AliasError,
+    DeviceLostError,
+    DriverError,
+    LauncherError,
+    MovedError,
+    ReentrancyError,
+)
 from tests.common import add_one, saxpy
 from tests.native.null_device import LOST, launches, library
 
@@ -183,6 +190,19 @@ def test_another_librarys_array_is_ordered_after_its_work(null: na.Device, on: b
         ordered.clear()
         add_one(z).async_on(stream)
         assert ordered == [stream.backend]
+    z.source = None
+
+
+def test_what_is_read_only_is_no_output_of_a_fast_call(null: na.Device, on: bool) -> None:
+    source = SimpleNamespace(
+        export=SimpleNamespace(readonly=True), is_nonblocking=True, order=lambda stream: None
+    )
+    z = na.zeros(8).sync()
+    for _ in range(2):
+        add_one(z).sync()
+    z.source = source  # type: ignore[assignment]  # as `na.from_dlpack` has one
+    with pytest.raises(LauncherError, match="reading only"):
+        add_one(z).sync()
     z.source = None
 
 
