@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.backend.cuda import nccl
 from numbasync.collective import Communicator, all_reduce, new_key
 from numbasync.collective.communicator import Channel, WorkOnDevice
 from numbasync.errors import (
     AccessConflictError,
     CollectiveError,
     DeviceMismatchError,
+    DriverError,
     RankLostError,
 )
 from numbasync.testing import Gate
@@ -166,3 +169,18 @@ def test_a_tensor_of_another_device_is_refused(
         t = ones()
     with pytest.raises(DeviceMismatchError, match=r"cpu:0.*\n.*to_device\(t, comm.device\)"):
         collective(t, comm=comm)
+
+
+def test_an_aborted_communicator_of_nccl_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    aborted: list[object] = []
+    bindings = SimpleNamespace(NCCLError=ValueError, comm_abort=aborted.append)
+    monkeypatch.setattr(nccl, "enter", lambda device: None)
+    device: Any = None
+    stream: Any = None
+    array: Any = SimpleNamespace(dtype=np.dtype(np.float32), nbytes=32, address=0)
+    rank = nccl.NcclRank(nccl.Nccl(bindings, bytes), "a communicator", device)
+    rank.abort()
+    rank.abort()
+    with pytest.raises(DriverError, match="it was aborted"):
+        rank.send(stream, array, 1)
+    assert aborted == ["a communicator"]

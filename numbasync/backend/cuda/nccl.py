@@ -24,7 +24,7 @@ DTYPES = {
     "float32": 7, "float64": 8, "bfloat16": 9,
     "bool": 1, "complex64": 7, "complex128": 8,  # as bytes, and as pairs of floats
 }  # fmt: skip
-REMOTE_ERROR = 6
+INVALID_ARGUMENT, REMOTE_ERROR = 4, 6
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 OF_BOOL = {"sum": 2, "prod": 3, "max": 2, "min": 3}  # "or" is the maximum, "and" the minimum
 OF_PAIRS = ("sum", "avg")  # what pairs of floats have in common with complex numbers
@@ -96,7 +96,12 @@ class NcclRank:
 
     def _call(self, stream: CudaStream, name: str, *args: Any) -> None:
         enter(self._device)
-        self._nccl.call(name, *args, self._comm, stream.handle_number)
+        comm = self._comm
+        if comm is None:
+            raise DriverError(
+                f"nccl {name}", INVALID_ARGUMENT, "ncclInvalidArgument", "it was aborted"
+            )
+        self._nccl.call(name, *args, comm, stream.handle_number)
         counters.copies += 1
 
     def all_reduce(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
@@ -127,8 +132,9 @@ class NcclRank:
 
     def abort(self) -> None:
         enter(self._device)
-        comm, self._comm = self._comm, 0  # NCCL refuses later calls, whose memory would be freed
-        self._nccl.call("comm_abort", comm)
+        comm, self._comm = self._comm, None  # later calls are refused: its memory is freed
+        if comm is not None:
+            self._nccl.call("comm_abort", comm)
 
 
 def _count(array: CudaArray) -> tuple[int, int]:

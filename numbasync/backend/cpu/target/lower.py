@@ -95,10 +95,15 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
 
 @contextlib.contextmanager
 def _compiler_of(session: Session) -> Iterator[TargetContext]:
-    with global_compiler_lock, target_override("cuda"):
-        context = TargetContext(session, compile_subroutine)
-        with dispatchers_of(context):
-            yield context
+    with global_compiler_lock, target_override("cuda"), _context_of(session) as context:
+        yield context
+
+
+@contextlib.contextmanager
+def _context_of(session: Session) -> Iterator[TargetContext]:
+    context = TargetContext(session, compile_subroutine)
+    with dispatchers_of(context):
+        yield context
 
 
 def _define_rest(context: TargetContext, name: str) -> None:
