@@ -1,9 +1,9 @@
-"""Draws the pictures of the first screen: `python docs/pictures/draw.py`, each light and dark.
+"""Draws the pictures of the pages: `python docs/pictures/draw.py`, each light and dark.
 
 `loop.svg` is a recorded run: the turns of the event loop, and the kernels of eight frames on the
 streams that ran them. `python docs/pictures/draw.py record` runs it again, on the default device.
-`await.svg` has what one awaited kernel costs, from `docs/performance/all-h200.json`. `life.svg` and
-`order.svg` explain: the stages of an operation, and which kernels wait for which.
+`life.svg` and `order.svg` explain: the stages of an operation, and which kernels wait for which.
+What was measured is drawn by `benchmarks/plots.py`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,18 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import numpy as np
 from numba import cuda
 
 import numbasync as na
+from benchmarks import plots
+from benchmarks.plots import COLOURS, WIDTH, svg, text
 
 HERE = Path(__file__).parent
 RUN = HERE / "loop.json"
-MEASURED = HERE.parent / "performance" / "all-h200.json"
 FRAMES = 8
-WIDTH, LEFT, RIGHT = 560, 84, 18  # of a picture, and of the space beside its lanes
-FONT = "ui-sans-serif, system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
-COLOURS = {
-    "": {"text": "#24292f", "faint": "#57606a", "line": "#d0d7de", "loop": "#0969da",
-         "ours": "#1a7f37", "other": "#8c959f"},
-    "-dark": {"text": "#e6edf3", "faint": "#9198a1", "line": "#3d444d", "loop": "#58a6ff",
-              "ours": "#238636", "other": "#6e7681"},
-}  # fmt: skip
-# Rows of the table, and how the picture calls them.
-WAYS = {
-    "numbasync: build + await": "await op",
-    "Numba: launch + synchronize": "Numba, blocking the loop",
-    "Python host callback: packed launch + await": "host callback in Python",
-    "cuda.bindings: packed launch, run_in_executor": "run_in_executor",
-}
+LEFT, RIGHT = 84, 18  # the space beside the lanes
 SECONDS = 4.5  # of the animation, which runs once
 
 
@@ -120,10 +106,10 @@ def loop_svg(run: dict[str, Any], suffix: str = "") -> str:
     parts, y = [], 12
     turns = "".join(f"M{LEFT + t * scale:.1f} {y}v26" for t in run["turns"])
     moving = [f'<path d="{turns}" stroke="{colour["loop"]}" stroke-width=".7"/>']
-    parts.append(_text(LEFT - 12, y + 17, "event loop", colour["text"], "end"))
+    parts.append(text(LEFT - 12, y + 17, "event loop", colour["text"], "end"))
     for stream in range(4):
         y += 38 if stream == 0 else 28
-        parts.append(_text(LEFT - 12, y + 15, f"stream {stream + 1}", colour["text"], "end"))
+        parts.append(text(LEFT - 12, y + 15, f"stream {stream + 1}", colour["text"], "end"))
         for frame, kernel in enumerate(run["kernels"]):
             if kernel["stream"] != stream:
                 continue
@@ -133,7 +119,7 @@ def loop_svg(run: dict[str, Any], suffix: str = "") -> str:
                 f'fill="{colour["ours"]}"/>'
             )
             if width > 58:
-                moving.append(_text(x + width / 2, y + 15, f"frame {frame + 1}", "#fff", "middle"))
+                moving.append(text(x + width / 2, y + 15, f"frame {frame + 1}", "#fff", "middle"))
     y += 34
     parts.append(
         f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="{colour["line"]}" stroke-width="1"/>'
@@ -141,41 +127,21 @@ def loop_svg(run: dict[str, Any], suffix: str = "") -> str:
     for ms in np.arange(0, run["ms"], _step(run["ms"])):
         x = LEFT + float(ms) * scale
         anchor = "start" if ms == 0 else "middle"
-        parts.append(_text(x, y + 16, f"{ms:,.0f} ms", colour["faint"], anchor))
+        parts.append(text(x, y + 16, f"{ms:,.0f} ms", colour["faint"], anchor))
     said = (
         f"{len(run['kernels'])} frames on four streams of: {run['machine']['device']}. "
         f"Meanwhile {len(run['turns']):,} turns of the loop, the longest {longest:.0f} ms."
     )
     for line in said.split(". "):
         y += 19
-        parts.append(_text(LEFT, y + 19, line.rstrip("."), colour["faint"]))
+        parts.append(text(LEFT, y + 19, line.rstrip("."), colour["faint"]))
     sweep = (
         "@media (prefers-reduced-motion:no-preference){.sweep{transform-origin:"
         f"{LEFT}px 0;animation:s {SECONDS}s linear}}}}@keyframes s{{from{{transform:scaleX(0)}}}}"
     )
     clip = f'<clipPath id="c"><rect class="sweep" x="{LEFT}" width="{WIDTH - LEFT}" height="{y}"/>'
     drawn = f'{clip}</clipPath><g clip-path="url(#c)">{"".join(moving)}</g>{"".join(parts)}'
-    return _svg(y + 30, "The event loop turns while kernels run", said, drawn, sweep)
-
-
-def await_svg(run: dict[str, Any], suffix: str = "") -> str:
-    """A bar for each way to await one small kernel."""
-    colour = COLOURS[suffix]
-    (table,) = (t for t in run["tables"] if t["what"] == "one small kernel, awaited")
-    medians = {timing["name"]: timing["median"] for timing in table["timings"]}
-    left, parts, y = 176, [], 8
-    scale = (WIDTH - left - 70) / max(medians[row] for row in WAYS)
-    for row, name in WAYS.items():
-        width, fill = medians[row] * scale, colour["ours" if row.startswith("numba") else "other"]
-        parts.append(_text(left - 12, y + 17, name, colour["text"], "end"))
-        parts.append(
-            f'<rect x="{left}" y="{y}" width="{width:.1f}" height="24" rx="3" fill="{fill}"/>'
-        )
-        parts.append(_text(left + width + 8, y + 17, f"{medians[row]:.3g} us", colour["text"]))
-        y += 32
-    said = f"Host time from the call to the result, {run['machine']['device']}: less is better"
-    parts.append(_text(left, y + 12, said, colour["faint"]))
-    return _svg(y + 26, "What one awaited kernel costs", said, "".join(parts))
+    return svg(y + 30, "The event loop turns while kernels run", said, drawn, sweep)
 
 
 # The stages of an operation, and where they run.
@@ -196,14 +162,14 @@ def life_svg(suffix: str = "") -> str:
         fill = colour["ours" if of_device else "loop"]
         parts += [
             f'<rect x="{x:.1f}" y="8" width="{width - 18:.1f}" height="34" rx="4" fill="{fill}"/>',
-            _text(
+            text(
                 x + (width - 18) / 2,
                 30,
                 stage,
                 "#fff" if of_device or not suffix else "#000",
                 "middle",
             ),
-            _text(x + (width - 18) / 2, 60, what, colour["faint"], "middle"),
+            text(x + (width - 18) / 2, 60, what, colour["faint"], "middle"),
         ]
         if i:
             parts.append(
@@ -211,15 +177,15 @@ def life_svg(suffix: str = "") -> str:
                 f'stroke="{colour["text"]}"/>'
             )
     said = "Blue: on the host. Green: on the device, while the event loop runs other tasks."
-    parts.append(_text(4, 86, said, colour["faint"]))
-    return _svg(96, "The stages of an operation", said, "".join(parts))
+    parts.append(text(4, 86, said, colour["faint"]))
+    return svg(96, "The stages of an operation", said, "".join(parts))
 
 
 def order_svg(suffix: str = "") -> str:
     """Two lanes with three kernels, of which one waits for another of the other lane."""
     colour, scale = COLOURS[suffix], (WIDTH - LEFT - RIGHT) / 6
     parts = [
-        _text(LEFT - 12, 8 + 40 * (lane - 1) + 17, f"stream {lane}", colour["text"], "end")
+        text(LEFT - 12, 8 + 40 * (lane - 1) + 17, f"stream {lane}", colour["text"], "end")
         for lane in (1, 2)
     ]
     for lane, start, end, name in ORDERED:
@@ -228,7 +194,7 @@ def order_svg(suffix: str = "") -> str:
             f'<rect x="{x:.1f}" y="{y}" width="{(end - start) * scale - 2:.1f}" height="26" rx="3" '
             f'fill="{colour["ours"]}"/>'
         )
-        parts.append(_text(x + (end - start) * scale / 2, y + 18, name, "#fff", "middle"))
+        parts.append(text(x + (end - start) * scale / 2, y + 18, name, "#fff", "middle"))
     x = LEFT + 3 * scale
     parts.append(
         f'<path d="M{x - 8:.1f} 34V61H{x + 2:.1f}m-4 -4l4 4l-4 4" fill="none" '
@@ -237,8 +203,8 @@ def order_svg(suffix: str = "") -> str:
     said = (
         "B waits for A, by an event on the device: both use x. C waits for nothing but its stream."
     )
-    parts.append(_text(LEFT, 94, "B waits for A on the device, since both use x.", colour["faint"]))
-    return _svg(104, "Order across streams", said, "".join(parts))
+    parts.append(text(LEFT, 94, "B waits for A on the device, since both use x.", colour["faint"]))
+    return svg(104, "Order across streams", said, "".join(parts))
 
 
 def _step(ms: float) -> float:
@@ -247,25 +213,12 @@ def _step(ms: float) -> float:
     return float(min((power * m for m in (1, 2, 5, 10)), key=lambda step: abs(ms / step - 6)))
 
 
-def _text(x: float, y: float, text: str, fill: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y}" fill="{fill}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _svg(height: int, title: str, said: str, drawn: str, style: str = "") -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'
-        f"<title>{escape(title)}</title>\n<desc>{escape(said)}</desc>\n"
-        f"<style>text{{font:13px {FONT}}}{style}</style>\n{drawn}\n</svg>\n"
-    )
-
-
 def drawn() -> dict[Path, str]:
-    """Each picture's file and text, from the recorded run and the measurement."""
-    run, measured = (json.loads(path.read_text(encoding="utf-8")) for path in (RUN, MEASURED))
-    pictures = {}
+    """Each picture's file and text, from the recorded run and the measurements."""
+    run = json.loads(RUN.read_text(encoding="utf-8"))
+    pictures = dict(plots.drawn())
     for suffix in COLOURS:
         pictures[HERE / f"loop{suffix}.svg"] = loop_svg(run, suffix)
-        pictures[HERE / f"await{suffix}.svg"] = await_svg(measured, suffix)
         pictures[HERE / f"life{suffix}.svg"] = life_svg(suffix)
         pictures[HERE / f"order{suffix}.svg"] = order_svg(suffix)
     return pictures
@@ -274,6 +227,6 @@ def drawn() -> dict[Path, str]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["record"]:
         recorded = json.dumps(na.run(record()), separators=(",", ":"))
-        RUN.write_text(recorded.replace(',"', ',\n"') + "\n", encoding="utf-8")
-    for path, text in drawn().items():
-        path.write_text(text, encoding="utf-8")
+        RUN.writetext(recorded.replace(',"', ',\n"') + "\n", encoding="utf-8")
+    for path, picture in drawn().items():
+        path.write_text(picture, encoding="utf-8")
