@@ -227,6 +227,6 @@ def drawn() -> dict[Path, str]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["record"]:
         recorded = json.dumps(na.run(record()), separators=(",", ":"))
-        RUN.writetext(recorded.replace(',"', ',\n"') + "\n", encoding="utf-8")
+        RUN.write_text(recorded.replace(',"', ',\n"') + "\n", encoding="utf-8")
     for path, picture in drawn().items():
         path.write_text(picture, encoding="utf-8")
