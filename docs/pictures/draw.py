@@ -2,7 +2,8 @@
 
 `loop.svg` is a recorded run: the turns of the event loop, and the kernels of eight frames on the
 streams that ran them. `python docs/pictures/draw.py record` runs it again, on the default device.
-`life.svg` and `order.svg` explain: the stages of an operation, and which kernels wait for which.
+The other drawings explain: the stages of an operation, which kernels wait for which, what a graph
+saves, what becomes of an operation that is cancelled, tiles and their blocks, the way of a copy.
 What was measured is drawn by `benchmarks/plots.py`.
 """
 
@@ -207,6 +208,117 @@ def order_svg(suffix: str = "") -> str:
     return svg(104, "Order across streams", said, "".join(parts))
 
 
+# Kernels launched one by one, and as a graph: lane, kind, from, to, name.
+ONE_BY_ONE = tuple(
+    box for k in range(4) for box in (
+        (0, "loop", 1.4 * k, 1.4 * k + 1.2, "submit"),
+        (1, "ours", 1.4 * k + 1.2, 1.4 * k + 2.1, f"kernel {k + 1}"),
+    )
+)  # fmt: skip
+AS_A_GRAPH = (
+    (2, "loop", 0, 1.2, "launch"),
+    *((3, "ours", 1.2 + 0.92 * k, 2.1 + 0.92 * k, f"kernel {k + 1}") for k in range(4)),
+)
+# An operation of two kernels, cancelled at the time 3: lane, kind, from, to, name.
+CANCELLED = (
+    (0, "loop", 0, 3, "waits for a limit"),
+    (1, "loop", 0, 1.2, "enqueues"), (1, "ours", 1.2, 4, "kernel 1"),
+    (2, "loop", 0, 1.2, "enqueues"), (2, "ours", 1.2, 3.6, "kernel 1"),
+    (2, "ours", 3.65, 5.6, "kernel 2"),
+)  # fmt: skip
+ENDS = ((0, 3.1, "nothing runs"), (1, 4.1, "kernel 2 is not enqueued"), (2, 5.7, "both run"))
+
+
+def graph_svg(suffix: str = "") -> str:
+    """Four lanes: the host and the device, with a call for each kernel, and with one for all."""
+    colour, left = COLOURS[suffix], 108
+    scale = (WIDTH - left - RIGHT) / 6.3
+    lanes = [(8, "host"), (36, "device"), (84, "host, graph"), (112, "device, graph")]
+    parts = [text(left - 12, y + 16, name, colour["text"], "end") for y, name in lanes]
+    for lane, kind, start, end, name in (*ONE_BY_ONE, *AS_A_GRAPH):
+        parts += _box(
+            left + start * scale, lanes[lane][0], (end - start) * scale, name, kind, suffix
+        )
+    said = "Blue: the host's calls. Green: kernels. A graph launches all of them by one call."
+    parts.append(text(4, 158, said, colour["faint"]))
+    return svg(170, "Kernels one by one, and as a graph", said, "".join(parts))
+
+
+def cancel_svg(suffix: str = "") -> str:
+    """Three lanes with an operation that is cancelled: before, while and after it is enqueued."""
+    colour, left = COLOURS[suffix], 124
+    scale = (WIDTH - left - RIGHT) / 7.2
+    lanes = ("not enqueued", "half enqueued", "enqueued")
+    parts = [
+        text(left - 12, 24 + 32 * lane + 16, name, colour["text"], "end")
+        for lane, name in enumerate(lanes)
+    ]
+    for lane, kind, start, end, name in CANCELLED:
+        x, y = left + start * scale, 24 + 32 * lane
+        parts += _box(x, y, (end - start) * scale, name, kind, suffix)
+    parts += [
+        text(left + x * scale, 24 + 32 * lane + 16, end, colour["faint"]) for lane, x, end in ENDS
+    ]
+    x = left + 3 * scale
+    parts.append(f'<path d="M{x:.1f} 18V118" stroke="{colour["text"]}" stroke-width="2"/>')
+    parts.append(text(x, 13, "cancel()", colour["text"], "middle"))
+    said = "What is enqueued runs to its end, and its memory is kept until then."
+    parts.append(text(4, 138, said, colour["faint"]))
+    return svg(150, "An operation of two kernels is cancelled", said, "".join(parts))
+
+
+def tiles_svg(suffix: str = "") -> str:
+    """A row of 70 elements in tiles of 32, and the block of threads of each."""
+    colour, left = COLOURS[suffix], 108
+    scale = (WIDTH - left - RIGHT) / 96
+    names = ("tensor", "blocks")
+    parts = [
+        text(left - 12, 8 + 44 * lane + 16, name, colour["text"], "end")
+        for lane, name in enumerate(names)
+    ]
+    for block, length in enumerate((32, 32, 6)):
+        x = left + 32 * block * scale
+        parts += _box(x, 8, length * scale, f"{length}", "loop", suffix)
+        parts += _box(x, 52, 32 * scale, f"block {block}, 32 threads", "ours", suffix)
+        parts.append(f'<path d="M{x + 3 * scale:.1f} 34v16" stroke="{colour["text"]}"/>')
+    said = "70 elements in tiles of 32: three blocks. The last tile has 6, so a kernel checks."
+    parts.append(text(4, 98, said, colour["faint"]))
+    return svg(108, "A tensor in tiles", said, "".join(parts))
+
+
+def copies_svg(suffix: str = "") -> str:
+    """The way of a large array to the device, chunk by chunk."""
+    colour = COLOURS[suffix]
+    x = (4, 196, 388)
+    heads = ("NumPy array", "page-locked chunks", "device memory")
+    parts = [text(at, 18, head, colour["text"]) for at, head in zip(x, heads, strict=True)]
+    for chunk in range(4):
+        y = 28 + 28 * chunk
+        parts += _box(x[0], y, 140, f"part {chunk + 1}", "loop", suffix)
+        if chunk in (1, 2):
+            parts += _box(x[1], y, 140, f"part {chunk + 1}", "loop", suffix)
+            parts += [_arrow(x[0] + 142, y + 12, 46, suffix)]
+        if chunk < 2:
+            parts += _box(x[2], y, 140, f"part {chunk + 1}", "ours", suffix)
+    parts.append(_arrow(x[1] + 142, 68, 46, suffix))
+    said = "Threads fill part 3 while the device copies part 2. The chunks are used again."
+    parts.append(text(4, 158, said, colour["faint"]))
+    return svg(168, "An upload in chunks", said, "".join(parts))
+
+
+def _arrow(x: float, y: float, width: float, suffix: str) -> str:
+    path = f"M{x} {y}h{width}m-4 -4l4 4l-4 4"
+    return f'<path d="{path}" fill="none" stroke="{COLOURS[suffix]["text"]}"/>'
+
+
+def _box(x: float, y: float, width: float, name: str, kind: str, suffix: str) -> list[str]:
+    """A box of a lane, with its name in it: `loop` for the host, `ours` for the device."""
+    over = "#000" if kind == "loop" and suffix else "#fff"
+    fill = COLOURS[suffix][kind]
+    rect = f'<rect x="{x:.1f}" y="{y}" width="{width - 2:.1f}" height="24" rx="3" fill="{fill}"/>'
+    return [rect, text(x + width / 2 - 1, y + 16, name, over, "middle")]
+
+
 def _step(ms: float) -> float:
     """A round number of milliseconds, of which about six fit."""
     power = 10 ** np.floor(np.log10(ms / 6))
@@ -221,6 +333,10 @@ def drawn() -> dict[Path, str]:
         pictures[HERE / f"loop{suffix}.svg"] = loop_svg(run, suffix)
         pictures[HERE / f"life{suffix}.svg"] = life_svg(suffix)
         pictures[HERE / f"order{suffix}.svg"] = order_svg(suffix)
+        pictures[HERE / f"graph{suffix}.svg"] = graph_svg(suffix)
+        pictures[HERE / f"cancel{suffix}.svg"] = cancel_svg(suffix)
+        pictures[HERE / f"tiles{suffix}.svg"] = tiles_svg(suffix)
+        pictures[HERE / f"copies{suffix}.svg"] = copies_svg(suffix)
     return pictures
 
 
