@@ -33,14 +33,23 @@ def figure_of(run: report.Record, rows: str, table: str | None = None) -> str:
     Raises:
         KeyError: no table has these rows.
     """
+    return _rounded(value_of(run, rows, table), 2 if OF_TWO.fullmatch(rows) else 3)
+
+
+def value_of(run: report.Record, rows: str, table: str | None = None) -> float:
+    """The median of a row, or the ratio or the difference of two rows.
+
+    Raises:
+        KeyError: no table has these rows.
+    """
     two = OF_TWO.fullmatch(rows)
     names = {two["left"], two["right"]} if two else {rows}
     for what, medians in _medians(run):
         if table in (None, what) and medians.keys() >= names:
             if two is None:
-                return _rounded(medians[rows], 3)
+                return medians[rows]
             left, right = medians[two["left"]], medians[two["right"]]
-            return _rounded(left / right if two["sign"] == "/" else left - right, 2)
+            return left / right if two["sign"] == "/" else left - right
     raise KeyError(f"{rows}: no table has these rows.")
 
 

@@ -2,7 +2,7 @@
 modules.
 
 `python -m tests.rooms` writes picture and numbers into the documents, and fills the tables and
-figures of measurements, too; tests/project/test_project.py compares all of it.
+figures of measurements, and draws their plots; tests of the project compare all of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import numbasync
-from benchmarks import page
+from benchmarks import page, plots
 
 PACKAGE = Path(str(numbasync.__file__)).parent
 ROOT = Path(__file__).parent.parent
@@ -110,3 +110,5 @@ def filled(path: Path) -> str:
 if __name__ == "__main__":
     for path in PAGES:
         path.write_text(filled(path), encoding="utf-8")
+    for path, plot in plots.drawn():
+        path.write_text(plot, encoding="utf-8")

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numbasync as na
+import numbasync_kernels
 
 PACKAGE = Path(str(na.__file__)).parent
+KERNELS = Path(str(numbasync_kernels.__file__)).parent
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -50,8 +52,9 @@ def _docstrings_of(node: ast.AST, name: str) -> Iterator[tuple[str, str, int]]:
 
 
 def source_of(module: str) -> Path:
-    """The file of a module of this package."""
-    path = PACKAGE.parent.joinpath(*module.split("."))
+    """The file of a module of this package, or of the package of ready kernels."""
+    above = KERNELS.parent if module.startswith(KERNELS.name) else PACKAGE.parent
+    path = above.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -74,7 +77,7 @@ def public_names(module: str) -> set[str]:
 
 
 @cache
-def _imported(module: str) -> dict[str, tuple[str, str]]:
+def imported(module: str) -> dict[str, tuple[str, str]]:
     """What a module imports from this package: names, with module and name there."""
     return {
         alias.asname or alias.name: (str(node.module), alias.name)
@@ -90,7 +93,7 @@ def home(module: str, name: str) -> str:
     """
     if source_of(f"{module}.{name}").exists():
         return f"{module}.{name}"
-    found = _imported(module).get(name)
+    found = imported(module).get(name)
     return f"{module}.{name}" if found is None else home(*found)
 
 
@@ -106,11 +109,11 @@ def example_lines(path: Path) -> int:
     return found
 
 
-def examples(names: dict[str, Any]) -> Iterator[doctest.DocTest]:
-    """All examples of the package, one test a docstring, which sees `names`."""
+def examples(names: dict[str, Any], package: Path = PACKAGE) -> Iterator[doctest.DocTest]:
+    """All examples of a package, one test a docstring, which sees `names`."""
     parser = doctest.DocTestParser()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = ".".join(("numbasync", *path.relative_to(PACKAGE).with_suffix("").parts))
+    for path in sorted(package.rglob("*.py")):
+        module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
         for name, text, line in docstrings(path):
             if ">>>" in text:
                 whole = f"{module.removesuffix('.__init__')}.{name}".strip(".")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 # Pages of what was measured. What else has figures says there how they came about.
 PAGES = (
     "README.md", "docs/index.md", "docs/limits.md", "docs/performance.md", "docs/cpu-device.md",
-    "docs/batches.md",
+    "docs/performance-history.md", "docs/batches.md",
     "docs/kernels-guide.md", "docs/tensor-cores.md",
 )  # fmt: skip
 

@@ -86,6 +86,21 @@ def test_each_public_name_has_an_example() -> None:
     assert missing == [], "no example: write `Examples:` and `>>>` lines at the docstring's end"
 
 
+def test_each_ready_kernel_has_an_example_and_an_entry() -> None:
+    """All that the packages of ready kernels name, but their constants and NumPy's references."""
+    shown = re.findall(r"^::: ([\w.]+)$", (PAGES / "kernels.md").read_text(encoding="utf-8"), re.M)
+    found = 0
+    for module in ("numbasync_kernels.image", "numbasync_kernels.nn"):
+        for name in docstrings.public_names(module):
+            if name.isupper() or name.endswith("_reference"):
+                continue
+            place, own = docstrings.imported(module)[name]
+            assert place in shown, f"no entry of {place} in docs/reference/kernels.md"
+            assert ">>>" in texts(place)[own], f"no example: {place}.{own}"
+            found += 1
+    assert found > 20
+
+
 def test_each_public_method_has_an_example() -> None:
     """In its own docstring, or in that of its class, as the operations of a batch."""
     missing = []

@@ -16,10 +16,17 @@ from typing import Any
 import pytest
 
 import numbasync as na
+from tests.common import mostly_full
 from tests.project import docstrings
 
 # What examples import that may not be installed.
 OPTIONAL = ("dask", "distributed", "hypothesis", "ray", "torch")
+# Ready kernels, of which some take seconds to compile.
+READY = [test.name for test in docstrings.examples({}, docstrings.KERNELS)]
+QUICK = [name for name in READY if name.endswith((
+    "grey", "equalisation_table", "look_up", "weights", "histogram", "grid", "sobel", "gelu",
+    "embedding", "unit_rows", "attention_tile",
+))]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +93,16 @@ def test_the_examples_give_what_they_say(
         interpreter = docstrings.Interpreter(runner)
         different = "".join(map(interpreter.difference, tests))
     assert different == "", different
+
+
+@pytest.mark.parametrize("kernel", mostly_full(READY, *QUICK))
+def test_the_example_of_a_ready_kernel_gives_what_it_says(
+    names: dict[str, Any], kernel: str
+) -> None:
+    (test,) = (t for t in docstrings.examples(names, docstrings.KERNELS) if t.name == kernel)
+    with na.use_device("cpu"), asyncio.Runner() as runner, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert docstrings.Interpreter(runner).difference(test) == ""
 
 
 @pytest.mark.parametrize("package", OPTIONAL)

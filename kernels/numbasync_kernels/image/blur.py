@@ -44,6 +44,16 @@ def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.Kern
 
     Error bound: 14 multiplications and additions a pass in float32, so at most 28 half ulps
     of the largest level.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> levels = np.zeros((9, 9), np.uint8)
+        >>> levels[4, 4] = 100  # one bright pixel
+        >>> out = await na.zeros((9, 9))
+        >>> weights = image.gaussian_weights(1.0)
+        >>> _ = await image.gaussian_blur(out.partition((16, 16)), levels, weights)
+        >>> (await out.to_host())[4, 2:7].round().tolist()
+        [2.0, 10.0, 16.0, 10.0, 2.0]
     """
     tile = cuda.shared.array((WIDE, WIDE), float32)
     rows = cuda.shared.array((WIDE, TILE), float32)
@@ -80,7 +90,13 @@ def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.Kern
 
 
 def gaussian_weights(sigma: float) -> np.ndarray[Any, Any]:
-    """The 7 taps of a Gaussian of standard deviation `sigma` pixels; float32, sum 1."""
+    """The 7 taps of a Gaussian of standard deviation `sigma` pixels; float32, sum 1.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> image.gaussian_weights(1.0).round(3)
+        array([0.004, 0.054, 0.242, 0.399, 0.242, 0.054, 0.004], dtype=float32)
+    """
     if not isinstance(sigma, Real) or not 0 < sigma < math.inf:
         raise na.errors.CallerError(
             f"gaussian_weights(sigma) of sigma of type {type(sigma).__name__}: write a number of "

@@ -33,6 +33,15 @@ def equalisation_table(table: na.KernelOutput, counts: na.KernelInput) -> None:
     One block of 256 threads: a scan in shared memory, two barriers a step. A picture of one
     level is left as it is. Exact: integers only.
     Source: W. D. Hillis and G. L. Steele, Data parallel algorithms, CACM 29(12), 1986.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> counts = np.zeros(256, np.int32)
+        >>> counts[[100, 101, 102]] = 5  # three levels that are hard to tell apart
+        >>> table = await na.zeros(256, np.uint8)
+        >>> _ = await image.equalisation_table(table, counts)
+        >>> (await table.to_host())[100:103].tolist()
+        [0, 127, 255]
     """
     below = cuda.shared.array(LEVELS, int64)
     i = cuda.threadIdx.x
@@ -88,6 +97,14 @@ def look_up(out: na.KernelOutput, levels: na.KernelInput, table: na.KernelInput)
         table: shape ``(256,)``.
 
     Reads hw levels and as many table entries, writes hw. Exact.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> negative = np.arange(255, -1, -1, np.int64).astype(np.uint8)
+        >>> out = await na.zeros((1, 3), np.uint8)
+        >>> _ = await image.look_up(out, np.array([[0, 100, 255]], np.uint8), negative)
+        >>> (await out.to_host()).tolist()
+        [[255, 155, 0]]
     """
     x, y = cuda.grid(2)
     if y < out.shape[0] and x < out.shape[1]:

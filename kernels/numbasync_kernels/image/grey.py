@@ -27,6 +27,15 @@ def grey(out: na.KernelOutput, picture: na.KernelInput) -> None:
 
     Reads 3hw and writes hw bytes. Exact: the weights add up to 256.
     Source: ITU-R BT.601 luma weights (0.299, 0.587, 0.114), rounded to 1/256.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> picture = np.zeros((2, 2, 3), np.uint8)
+        >>> picture[0] = 255  # a white row above a black one
+        >>> out = await na.zeros((2, 2), np.uint8)
+        >>> _ = await image.grey(out, picture)
+        >>> (await out.to_host()).tolist()
+        [[255, 255], [0, 0]]
     """
     x, y = cuda.grid(2)
     if y < out.shape[0] and x < out.shape[1]:

@@ -27,6 +27,14 @@ def histogram(counts: na.KernelOutput, levels: na.KernelInput) -> None:
         levels: shape ``(n,)``, uint8.
 
     Launch it with 256 threads a block: ``histogram[histogram_grid(n), 256](...)``. Exact.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> levels = np.array([7, 7, 9], np.uint8)
+        >>> counts = await na.zeros(256, np.int32)
+        >>> _ = await image.histogram[image.histogram_grid(3), 256](counts, levels)
+        >>> (await counts.to_host())[[7, 8, 9]].tolist()
+        [2, 0, 1]
     """
     own = cuda.shared.array(LEVELS, int32)
     thread = cuda.threadIdx.x
@@ -40,7 +48,13 @@ def histogram(counts: na.KernelOutput, levels: na.KernelInput) -> None:
 
 
 def histogram_grid(n: int) -> int:
-    """Blocks for `n` elements: each thread takes about 16 of them."""
+    """Blocks for `n` elements: each thread takes about 16 of them.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> image.histogram_grid(640 * 480)
+        75
+    """
     try:
         return max(1, -(-operator.index(n) // (LEVELS * PIXELS_A_THREAD)))
     except TypeError:

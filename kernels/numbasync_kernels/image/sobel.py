@@ -28,6 +28,14 @@ def sobel(out: na.KernelOutput, levels: na.KernelInput) -> None:
     Error bound: at most 12 float32 roundings, each half an ulp of eight times the largest
     level.
     Source: I. Sobel and G. Feldman, A 3x3 isotropic gradient operator, 1968.
+
+    Examples:
+        >>> from numbasync_kernels import image
+        >>> levels = np.tile(np.array([0, 0, 1, 1], np.float32), (3, 1))  # an edge
+        >>> out = await na.zeros((3, 4))
+        >>> _ = await image.sobel(out, levels)
+        >>> (await out.to_host())[1].tolist()
+        [0.0, 4.0, 4.0, 0.0]
     """
     x, y = cuda.grid(2)
     height = levels.shape[0]

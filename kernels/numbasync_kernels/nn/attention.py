@@ -75,6 +75,16 @@ def attention(
     half a unit of `out`.
     Source: A. Vaswani et al., Attention Is All You Need, arXiv:1706.03762, 2017. The greatest
     score is taken off before exp, so nothing overflows.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> q = k = np.zeros((1, 2, 4), np.float32)  # all keys are as good as each other
+        >>> v = np.array([[[1, 2, 3, 4], [5, 6, 7, 8]]], np.float32)
+        >>> out = await na.zeros((1, 2, 4))
+        >>> tiles, mask = out.partition(nn.attention_tile(4, 2)), np.ones((1, 2), np.int32)
+        >>> _ = await nn.attention(tiles, q, k, v, mask, 2)  # of two heads
+        >>> (await out.to_host()).tolist()
+        [[[3.0, 4.0, 5.0, 6.0], [3.0, 4.0, 5.0, 6.0]]]
     """
     asked = cuda.shared.array((QUERIES, MAX_WIDTH), float32)
     tile = cuda.shared.array((WARP, PADDED), float32)  # padded: a column touches every bank
@@ -152,7 +162,13 @@ def attention(
 
 
 def attention_tile(features: int, heads: int) -> tuple[int, int, int]:
-    """How to cut the output of `attention`: one sentence, 8 queries, one head."""
+    """How to cut the output of `attention`: one sentence, 8 queries, one head.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> nn.attention_tile(384, 12)
+        (1, 8, 32)
+    """
     try:
         return 1, QUERIES, operator.index(features) // operator.index(heads)
     except (TypeError, ZeroDivisionError):

@@ -74,6 +74,16 @@ def paged_attention(
 
     Raises:
         ShapeError, DTypeError, CallerError: the arguments do not fit.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> pages = await na.ones((2, 4, 1, 32))  # two pages of 4 keys, of one head
+        >>> q, out = await na.ones((1, 1, 32)), await na.zeros((1, 1, 32))
+        >>> table = await na.from_host(np.array([[1, 0]], np.int32))
+        >>> lengths = await na.from_host(np.array([6], np.int32))
+        >>> _ = await nn.paged_attention(out, q, pages, pages, table, lengths)
+        >>> (await out.to_host())[0, 0, :3].round(3).tolist()
+        [1.0, 1.0, 1.0]
     """
     _check(out, q, key_pages, value_pages, page_table, lengths, scale)
     device = out.device

@@ -72,6 +72,15 @@ def dot_product_attention(
 
     Raises:
         ShapeError, DTypeError, CallerError: the arguments do not fit.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> q, k = await na.zeros((1, 2, 32)), await na.zeros((1, 2, 32))
+        >>> v = np.stack([np.full(32, 2), np.full(32, 4)])[None].astype(np.float32)
+        >>> out, v = await na.zeros((1, 2, 32)), await na.from_host(v)
+        >>> _ = await nn.dot_product_attention(out, q, k, v, causal=True)
+        >>> (await out.to_host())[0, :, 0].tolist()  # the first query sees the first key only
+        [2.0, 3.0]
     """
     p = Arguments(out, q, k, v, causal, scale, mask, lengths, offsets, longest)
     kind = _kind(p)

@@ -62,6 +62,19 @@ def embedding(
 
     Error bound: two additions, so 2 u of the sum of the three sizes, u = 2**-24, and half a unit
     of `out`.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> words = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> positions, types = np.zeros((3, 2), np.float32), np.full((2, 2), 10, np.float32)
+        >>> ids, kinds = np.array([[3, 0]], np.int32), np.zeros((1, 2), np.int32)
+        >>> out = await na.zeros((1, 2, 2))
+        >>> looked_up = nn.embedding(
+        ...     out.partition(nn.EMBEDDING_TILE), ids, kinds, words, positions, types
+        ... )
+        >>> _ = await looked_up
+        >>> (await out.to_host()).tolist()
+        [[[16.0, 17.0], [10.0, 11.0]]]
     """
     wide, high = EACH * WARP, TOKENS
     along_y = cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z

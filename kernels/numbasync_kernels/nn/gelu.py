@@ -49,6 +49,13 @@ def gelu(out: na.KernelOutput, x: na.KernelInput) -> None:
     is 2 to a polynomial, good to u / 7, which rounding moves by less than u / 2; the power itself
     is good to 2 ulps (2 u). One minus the chance rounds once (u / 2), and the product once.
     Source: D. Hendrycks and K. Gimpel, Gaussian Error Linear Units, arXiv:1606.08415, 2016.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> out = await na.zeros(3)
+        >>> _ = await nn.gelu(out, np.array([-1, 0, 1], np.float32))
+        >>> (await out.to_host()).round(3)
+        array([-0.159,  0.   ,  0.841], dtype=float32)
     """
     for i in range(cuda.grid(1), out.shape[0], cuda.gridsize(1)):
         out[i] = gelu_of(x[i])

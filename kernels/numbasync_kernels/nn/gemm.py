@@ -65,6 +65,15 @@ def gemm(
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> a, b = await na.ones((2, 3)), await na.full((3, 4), 2)
+        >>> out, bias = await na.zeros((2, 4)), await na.full(4, -10)
+        >>> _ = await nn.gemm(out, a, b, bias=bias, activation="relu")
+        >>> _ = await nn.gemm(out, a, b, residual=await na.ones((2, 4)))
+        >>> (await out.to_host()).tolist()
+        [[7.0, 7.0, 7.0, 7.0], [7.0, 7.0, 7.0, 7.0]]
     """
     product = Arguments(out, a, b, bias, activation, residual)
     kind = _kind(product, precision)

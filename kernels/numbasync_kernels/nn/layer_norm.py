@@ -125,6 +125,15 @@ def layer_norm(
     of `out`. The mean is a sum of h / 32 elements a thread and 5 additions of threads; its error,
     and that of every difference from it, is divided by s; that of the variance counts half.
     Source: J. L. Ba, J. R. Kiros and G. E. Hinton, Layer Normalization, arXiv:1607.06450, 2016.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> x = np.array([[1, 2, 3, 4]], np.float32)
+        >>> scale, shift = np.ones(4, np.float32), np.zeros(4, np.float32)
+        >>> out = await na.zeros((1, 4))
+        >>> _ = await nn.layer_norm(out.partition((nn.NORM_ROWS, 4)), x, scale, shift, 1e-12)
+        >>> (await out.to_host()).round(2)
+        array([[-1.34, -0.45,  0.45,  1.34]], dtype=float32)
     """
     _normalise(out, x, None, scale, shift, eps, _whole(out, x, scale, shift))
 
@@ -151,6 +160,16 @@ def add_layer_norm(
 
     Reads 2nh elements and writes nh. Error bound: that of `layer_norm` with the sum for `x`; the
     sum's own rounding is among the 12.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> x, residual = np.ones((1, 4), np.float32), np.array([[0, 1, 2, 3]], np.float32)
+        >>> scale, shift = np.ones(4, np.float32), np.full(4, 10, np.float32)
+        >>> out = await na.zeros((1, 4))
+        >>> tiles = out.partition((nn.NORM_ROWS, 4))
+        >>> _ = await nn.add_layer_norm(tiles, x, residual, scale, shift, 1e-12)
+        >>> (await out.to_host()).round(2)
+        array([[ 8.66,  9.55, 10.45, 11.34]], dtype=float32)
     """
     at_once = _whole(out, x, scale, shift)
     at_once = at_once and vectors.is_aligned(residual, (0, 0), 4)

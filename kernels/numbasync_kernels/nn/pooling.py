@@ -44,6 +44,14 @@ def mean_pool(out: na.KernelOutput, x: na.KernelInput, mask: na.KernelInput) -> 
 
     Error bound: ``(tokens / 16 + 16) u`` of the mean of sizes, u = 2**-24, to first order: that
     many additions and a division; and half a unit of `out`.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> x = np.array([[[1, 2], [3, 4], [90, 90]]], np.float32)  # the last token is padding
+        >>> out = await na.zeros((1, 2))
+        >>> _ = await nn.mean_pool(out.partition(nn.POOL_TILE), x, np.array([[1, 1, 0]], np.int32))
+        >>> (await out.to_host()).tolist()
+        [[2.0, 3.0]]
     """
     totals = cuda.shared.array((POOL_WARPS, WARP), float32)
     counts = cuda.shared.array((POOL_WARPS, WARP), int32)
@@ -100,6 +108,14 @@ def unit_rows(out: na.KernelOutput, x: na.KernelInput) -> None:
     Error bound: ``(ceil(h / 32) / 2 + 6) u`` of the result, u = 2**-24, to first order: the root
     leaves half of the error of a sum of h / 32 squares a thread and 5 additions of threads; it
     rounds once itself, and so does the quotient; and half a unit of `out`.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> out = await na.zeros((1, 2))
+        >>> tiles = out.partition((nn.UNIT_ROWS, 2))
+        >>> _ = await nn.unit_rows(tiles, np.array([[3, 4]], np.float32))
+        >>> (await out.to_host()).round(3)
+        array([[0.6, 0.8]], dtype=float32)
     """
     width = out.shape[1]
     step = cuda.gridDim.x * cuda.gridDim.y * cuda.gridDim.z * UNIT_ROWS

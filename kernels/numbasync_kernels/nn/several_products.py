@@ -57,6 +57,13 @@ def batched_gemm(
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> a, b = await na.ones((2, 1, 3)), await na.full((2, 3, 2), 2)
+        >>> out = await nn.batched_gemm(await na.zeros((2, 1, 2)), a, b)
+        >>> (await out.to_host()).tolist()
+        [[[6.0, 6.0]], [[6.0, 6.0]]]
     """
     check_are_tensors("batched_gemm", out=out, a=a, b=b)
     check_are_tensors("batched_gemm", True, residual=residual)
@@ -109,6 +116,14 @@ def grouped_gemm(
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
+
+    Examples:
+        >>> from numbasync_kernels import nn
+        >>> a, b = await na.ones((3, 2)), np.stack([np.eye(2), 5 * np.eye(2)]).astype(np.float32)
+        >>> offsets = await na.from_host(np.array([0, 1, 3]))  # one row, and two
+        >>> out = await nn.grouped_gemm(await na.zeros((3, 2)), a, await na.from_host(b), offsets)
+        >>> (await out.to_host()).tolist()
+        [[1.0, 1.0], [5.0, 5.0], [5.0, 5.0]]
     """
     check_are_tensors("grouped_gemm", out=out, a=a, b=b, offsets=offsets)
     if b.ndim != 3 or not len(b) or not out.size:
