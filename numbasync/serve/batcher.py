@@ -9,7 +9,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from numbasync.arguments import LARGEST, as_whole, check_whole, shown, with_type
 from numbasync.errors import CallerError, DeadlineError, ReentrancyError, StateError
@@ -306,7 +306,7 @@ class MicroBatcher(Generic[Item, Answer]):
 
     # --- its life ---
 
-    async def __aenter__(self) -> MicroBatcher[Item, Answer]:
+    async def __aenter__(self) -> Self:
         if self._state != "not open":
             raise StateError(f"{self!r} was opened before: make a new MicroBatcher.")
         self._loop, self._context = asyncio.get_running_loop(), copy_context()

@@ -19,7 +19,7 @@ import numbasync as na
 from tests.project import docstrings
 
 # What examples import that may not be installed.
-OPTIONAL = ("dask", "distributed", "hypothesis", "ray", "torch")
+OPTIONAL = ("dask", "distributed", "hypothesis", "prometheus_client", "ray", "torch")
 
 
 @pytest.fixture(scope="module")

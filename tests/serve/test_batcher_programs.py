@@ -40,6 +40,7 @@ class One:
     cancelled_after: float | None
     is_bad: bool
     arrival: int = -1
+    is_cancelled: bool = False
     seen: list[float] = field(default_factory=list)
     end: str = ""
     ended: float = -1.0
@@ -101,9 +102,19 @@ class Checker:
         )  # fmt: skip
 
     def waiting(self) -> list[One]:
-        """Requests that have come, have no end, and were in no batch."""
+        """Requests that have come, were in no batch, and have no end; also those that have one, of
+        which their tasks hear in this turn.
+        """
+        return [one for one in self.program.requests if one.end == "waits" and not one.seen]
+
+    def surely_waiting(self) -> list[One]:
+        """Without the latter."""
+        if self.is_closing and not self.program.drain:
+            return []
         return [
-            one for one in self.program.requests if one.end == "waits" and not one.seen
+            one for one in self.waiting()
+            if not one.is_cancelled
+            and (one.deadline is None or self.now() < one.comes + one.deadline - EARLY_S)
         ]  # fmt: skip
 
     def check_batch(self, items: list[One]) -> None:
@@ -113,7 +124,8 @@ class Checker:
         for one in items:
             assert not one.seen and one.end == "waits", one
             assert one.deadline is None or now < one.comes + one.deadline
-        left = [one for one in self.waiting() if one not in items and one.key == items[0].key]
+        key = items[0].key
+        left = [one for one in self.surely_waiting() if one not in items and one.key == key]
         for one in items:
             same = [other for other in left if other.priority == one.priority]
             assert all(one.arrival < other.arrival for other in same), "not in the order of arrival"
@@ -203,7 +215,7 @@ class Checker:
         task = asyncio.ensure_future(self.ask(one))
         if one.cancelled_after is not None:
             await virtual_time.passes(one.comes - self.now() + one.cancelled_after)
-            task.cancel()
+            one.is_cancelled = task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()
