@@ -128,7 +128,8 @@ class Checker:
         left = [one for one in self.surely_waiting() if one not in items and one.key == key]
         for one in items:
             same = [other for other in left if other.priority == one.priority]
-            assert all(one.arrival < other.arrival for other in same), "not in the order of arrival"
+            before = [other for other in same if other.arrival < one.arrival]
+            assert before == [], f"not in the order of arrival: {now}, {before}, {items}"
         order = [(-one.priority, one.arrival) for one in items]
         lowest = min(one.priority for one in items)
         # Those of this moment may have come after the batch was made.
@@ -137,12 +138,15 @@ class Checker:
             numbers = [one.arrival for one in items]
             assert numbers == sorted(numbers) and all(max(numbers) < o.arrival for o in left)
             self.unordered += 1
-        if len(items) < program.max_batch and not self.is_closing and not self.was_full:
+        # A full batch may have lost callers in the turn before it begins.
+        is_exempt = self.is_closing or self.was_full or self.cancelled_at == now
+        if len(items) < program.max_batch and not is_exempt:
             due = min(one.comes + self.patience(one) for one in items)
             assert due <= now + EARLY_S + 1e-9, "it started early"
 
     arrivals = unordered = 0
     was_full = False
+    cancelled_at = -1.0
 
     def patience(self, one: One) -> float:
         half = float("inf") if one.deadline is None else one.deadline / 2
@@ -216,6 +220,7 @@ class Checker:
         if one.cancelled_after is not None:
             await virtual_time.passes(one.comes - self.now() + one.cancelled_after)
             one.is_cancelled = task.cancel()
+            self.cancelled_at = self.now()
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()
@@ -258,7 +263,7 @@ class Checker:
 
 
 @given(programs())
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_each_request_ends_once_and_in_order(program: Program) -> None:
     async def main() -> None:
         await Checker(program).run()
