@@ -10,27 +10,28 @@ import asyncio
 import io
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import uvicorn
 from numba import cuda
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import numbasync as na
-from numbasync.errors import BatcherClosedError, DeadlineError, OverloadedError
+from numbasync.errors import BatcherClosedError, OverloadedError
 from numbasync_kernels import image
 
 MOST_BYTES = 8 << 20  # of a request
 MOST_PIXELS = 1 << 22  # of a picture
+MOST_AT_ONCE = 128  # requests, from the first byte to the last; more are refused at once
 DEADLINE = 2.0  # seconds, then a client has no use for an answer
-TOO_MANY = 503, "too many requests wait", {"Retry-After": "1"}
+TOO_MANY = 503, "too many requests, or the service ends", {"Retry-After": "1"}
 GRACE = 10  # seconds that requests have to end when the service does
 
 
@@ -90,10 +91,11 @@ async def life(app: Starlette, way: str) -> AsyncIterator[None]:
         find_edges, max_batch=16, max_wait=0.002, max_queue=128,
         key=lambda picture: picture.shape, collate=np.stack, max_running=2,
     )  # fmt: skip
+    app.state.requests = 0
     async with batcher, na.serve.Monitor({"edges": batcher}) as monitor:
         app.state.batcher, app.state.monitor = batcher, monitor
         ways: dict[str, Find] = {
-            "batches": partial(batcher, deadline=DEADLINE),
+            "batches": batcher,
             "blocking": blocking,
             "thread": on_a_thread,
         }
@@ -105,25 +107,32 @@ async def life(app: Starlette, way: str) -> AsyncIterator[None]:
 async def answer_edges(request: Request) -> Response:
     """POST /edges: a picture in, a PNG out."""
     state = request.app.state
-    try:
-        if state.batcher.is_full:  # before it costs anything
-            return problem(*TOO_MANY)
-        body = await body_of(request)
-        if body is None:
-            return problem(413, f"at most {MOST_BYTES} bytes")
-        picture = await asyncio.to_thread(decoded, body)
-        found = await unless_gone(request, state.find(picture))
-        return Response(await asyncio.to_thread(encoded, found), media_type="image/png")
-    except (UnidentifiedImageError, OSError, ValueError) as error:
-        if isinstance(error, DeadlineError):
-            return problem(504, "too late")
-        return problem(400, f"no picture: {error}")
-    except OverloadedError:
+    if state.requests >= MOST_AT_ONCE:  # before its picture costs anything
         return problem(*TOO_MANY)
-    except BatcherClosedError:
-        return problem(503, "the service is ending")
+    state.requests += 1
+    try:
+        async with asyncio.timeout(DEADLINE):
+            return await answer_in_time(request)
+    except (OverloadedError, BatcherClosedError):
+        return problem(*TOO_MANY)
+    except TimeoutError:
+        return problem(504, "too late")
     except ClientDisconnect:
         return problem(499, "the client has gone")  # which nobody reads
+    finally:
+        state.requests -= 1
+
+
+async def answer_in_time(request: Request) -> Response:
+    body = await body_of(request)
+    if body is None:
+        return problem(413, f"at most {MOST_BYTES} bytes")
+    try:
+        picture = await asyncio.to_thread(decoded, body)
+    except (OSError, ValueError) as error:  # Pillow's
+        return problem(400, f"no picture: {error}")
+    found = await unless_gone(request, request.app.state.find(picture))
+    return Response(await asyncio.to_thread(encoded, found), media_type="image/png")
 
 
 async def body_of(request: Request) -> bytes | None:
@@ -147,8 +156,9 @@ async def unless_gone(request: Request, answer: Awaitable[Any]) -> Any:
     finally:
         for one in (task, gone):
             one.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await one
+        await asyncio.wait([task, gone])
+        if not task.cancelled():
+            task.exception()  # retrieved, if the request was cancelled at the same moment
 
 
 async def hung_up(request: Request) -> None:

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -60,8 +61,6 @@ class Running:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    import sys
-
     pytest.importorskip("starlette", reason="needs the extra serve")
     pytest.importorskip("uvicorn", reason="needs the extra serve")
     root = SERVICE.parent.parent.parent
