@@ -267,10 +267,10 @@ async def measure(device: Device, seconds: float, ways: Sequence[str]) -> dict[s
             await capacity(service, pictures, min(seconds, 1.0))
             for load in LOADS:
                 seen = await offered(service, pictures, load * most, seconds)
-                quantiles = [quantile(seen.latencies, q) for q in (0.5, 0.99, 0.999)]
+                p50, p99, p999 = (quantile(seen.latencies, q) for q in (0.5, 0.99, 0.999))
                 loads.append(
                     Load(
-                        way, load, load * most, len(seen.latencies) / seconds, *quantiles,
+                        way, load, load * most, len(seen.latencies) / seconds, p50, p99, p999,
                         dict(seen.statuses), seen.wrong,
                     )
                 )  # fmt: skip

@@ -164,8 +164,8 @@ class Monitor:
             >>> registry = prometheus_client.CollectorRegistry()
             >>> async with na.serve.Monitor() as monitor:
             ...     registry.register(monitor)
-            ...     registry.get_sample_value("numbasync_loop_lag_seconds_count")
-            0.0
+            ...     registry.get_sample_value("numbasync_launches_total") >= 0
+            True
         """
         try:
             from prometheus_client import core

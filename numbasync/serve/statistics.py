@@ -71,7 +71,7 @@ class Spread:
     def add(self, number: float) -> None:
         self._counts[bisect_left(self._bounds, number)] += 1
         self._total += number
-        self._largest = max(self._largest, number)
+        self._largest = max(self._largest, float(number))
 
     def histogram(self) -> Histogram:
         return Histogram(self._bounds, tuple(self._counts), self._total, self._largest)

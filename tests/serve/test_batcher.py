@@ -290,7 +290,7 @@ def test_who_still_waits_at_the_end_is_refused(how: str) -> None:
                     asyncio.get_running_loop().call_later(1, f.go.set)
                     await batcher.close(drain=False)
                 elif how == "timeout":
-                    await batcher.close(timeout=5)
+                    await batcher.close(timeout=4)
                 else:
                     closing = asyncio.ensure_future(batcher.close())
                     await turns()
