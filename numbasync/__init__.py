@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from numbasync import dask as dask
     from numbasync import random as random
     from numbasync import ray as ray
+    from numbasync import serve as serve
     from numbasync import tensor_cores as tensor_cores
     from numbasync import testing as testing
     from numbasync import torch as torch
@@ -154,6 +155,7 @@ _MODULES = frozenset(
         "dask",
         "random",
         "ray",
+        "serve",
         "tensor_cores",
         "testing",
         "torch",

@@ -390,6 +390,74 @@ class GraphUpdateError(StateError):
     """
 
 
+class OverloadedError(StateError):
+    """A service refused a request at once: as many as it may hold wait already.
+
+    Attributes:
+        waiting: the number of requests that waited.
+
+    Examples:
+        >>> async def answer_later(items):
+        ...     await asyncio.sleep(0.01)
+        ...     return items
+        >>> async with na.serve.MicroBatcher(answer_later, max_queue=1) as batcher:
+        ...     await asyncio.gather(batcher(1), batcher(2), batcher(3))
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.OverloadedError: 1 requests wait for answer_later, and max_queue is 1.
+        Answer 503, and let the client try again later; or serve with more processes or devices.
+            A longer queue only makes everybody wait longer.
+    """
+
+    waiting = 0
+
+
+class DeadlineError(StateError, TimeoutError):
+    """A request was refused because its deadline had passed.
+
+    Examples:
+        >>> async def answer_later(items):
+        ...     await asyncio.sleep(60)
+        >>> async with na.serve.MicroBatcher(answer_later) as batcher:
+        ...     await batcher(1, deadline=0.001)
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.DeadlineError: the deadline of 0.001 s has passed, and ...
+    """
+
+
+class BatcherClosedError(StateError):
+    """A request came to a batcher that is closed, or that was closed while the request waited.
+
+    Examples:
+        >>> batcher = na.serve.MicroBatcher(lambda items: items)
+        >>> async with batcher:
+        ...     await batcher(1)
+        1
+        >>> await batcher(2)
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.BatcherClosedError: the batcher of <lambda> is closed.
+        Answer 503, and let the client ask another process of the service.
+    """
+
+
+class BatchAbortedError(StateError):
+    """The batch of a request ended without results: `f` was cancelled, or was interrupted.
+
+    Examples:
+        >>> async def give_up(items):
+        ...     raise asyncio.CancelledError
+        >>> async with na.serve.MicroBatcher(give_up) as batcher:
+        ...     await batcher(1)
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.BatchAbortedError: the batch of the request ended without results: give_up
+            was cancelled.
+        Nothing was kept of the request: ask again.
+    """
+
+
 # --- the device ------------------------------------------------------------------
 
 

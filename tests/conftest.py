@@ -49,7 +49,7 @@ SLOW = (
     "test_mutants.py", "test_dask_killed_workers.py", "test_all_wrong_arguments.py",
     "test_cluster_demo.py", "test_ray_actors.py", "test_bench_clusters.py", "test_damaged_cache.py",
     "test_site.py", "test_large_extents.py", "test_first_operation.py", "test_every_place.py",
-    "test_error_page.py", "test_bench_command.py",
+    "test_error_page.py", "test_bench_command.py", "test_service_example.py", "test_serving.py",
     "test_reference_examples.py",
 )  # fmt: skip
 SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")

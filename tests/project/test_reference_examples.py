@@ -20,7 +20,7 @@ from tests.common import mostly_full
 from tests.project import docstrings
 
 # What examples import that may not be installed.
-OPTIONAL = ("dask", "distributed", "hypothesis", "ray", "torch")
+OPTIONAL = ("dask", "distributed", "hypothesis", "prometheus_client", "ray", "torch")
 # Ready kernels, of which some take seconds to compile.
 READY = [test.name for test in docstrings.examples({}, docstrings.KERNELS)]
 QUICK = [name for name in READY if name.endswith((

@@ -1,0 +1,396 @@
+"""`MicroBatcher`: when batches start, what their callers get, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import errors
+from numbasync.serve import MicroBatcher
+from numbasync.serve.batcher import FAIR
+from tests import virtual_time, waiting
+from tests.common import saxpy
+
+HOUR = 3600.0
+
+
+class Service:
+    """An `f` that notes its batches, and works until it is let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+        self.go = asyncio.Event()
+
+    async def __call__(self, items: list[Any]) -> list[Any]:
+        self.batches.append(items)
+        await self.go.wait()
+        return [10 * item for item in items]
+
+
+def calls(batcher: MicroBatcher[Any, Any], *items: Any, **given: Any) -> list[asyncio.Task[Any]]:
+    return [asyncio.ensure_future(batcher(item, **given)) for item in items]
+
+
+async def settled(tasks: list[asyncio.Task[Any]]) -> list[Any]:
+    """Results and errors."""
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def turns(most: int = 5) -> None:
+    for _ in range(most):
+        await asyncio.sleep(0)
+
+
+def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is a coroutine."""
+
+    def run() -> None:
+        async def main() -> None:
+            await test()
+
+        virtual_time.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@in_virtual_time
+async def test_a_batch_starts_when_it_is_full_or_its_first_item_has_waited() -> None:
+    f, now = Service(), asyncio.get_running_loop().time
+    f.go.set()
+    async with MicroBatcher(f, max_batch=3, max_wait=0.5) as batcher:
+        await asyncio.gather(*calls(batcher, 1, 2, 3))
+        assert now() == 0
+        first = calls(batcher, 4)
+        await virtual_time.passes(0.4)
+        await asyncio.gather(*first, *calls(batcher, 5))
+        assert now() == pytest.approx(0.5) and f.batches == [[1, 2, 3], [4, 5]]
+
+
+@in_virtual_time
+async def test_while_one_batch_is_at_work_the_next_gathers() -> None:
+    f = Service()
+    async with MicroBatcher(f, max_batch=4, max_wait=0) as batcher:
+        tasks = calls(batcher, 1)
+        await virtual_time.passes(1)
+        tasks += calls(batcher, 2)
+        await virtual_time.passes(1)
+        tasks += calls(batcher, 3, 4, 5, 6)
+        await turns()
+        assert f.batches == [[1]]
+        f.go.set()
+        assert await asyncio.gather(*tasks) == [10, 20, 30, 40, 50, 60]
+        assert f.batches == [[1], [2, 3, 4, 5], [6]]
+
+
+@in_virtual_time
+async def test_several_batches_at_once_and_buckets() -> None:
+    f = Service()
+    key: Callable[[int], int] = lambda item: item % 2  # noqa: E731
+    async with MicroBatcher(f, 2, HOUR, key=key, max_running=2) as batcher:
+        tasks = calls(batcher, 1, 2, 3, 5, 7, 4)
+        await turns()
+        assert f.batches == [[1, 3], [5, 7]] and batcher.statistics().running == 4
+        f.go.set()
+        await asyncio.gather(*tasks)
+        assert f.batches[2:] == [[2, 4]]
+
+
+@in_virtual_time
+async def test_priorities_go_first_and_nobody_waits_for_ever() -> None:
+    f = Service()
+    async with MicroBatcher(f, max_batch=1, max_wait=0) as batcher:
+        begun = calls(batcher, 1)
+        await turns()
+        low = calls(batcher, 0, priority=-1)
+        high = calls(batcher, *range(2, 40), priority=9)
+        await turns()
+        f.go.set()
+        await asyncio.gather(*begun, *low, *high)
+    order = [item for batch in f.batches for item in batch]
+    assert order.index(0) == FAIR - 1 and [i for i in order if i] == list(range(1, 40))
+
+
+@in_virtual_time
+async def test_overload_is_refused_at_once_and_the_lowest_priority_gives_way() -> None:
+    f = Service()
+    async with MicroBatcher(f, max_batch=1, max_wait=0, max_queue=2) as batcher:
+        begun = calls(batcher, 1)
+        await turns()
+        low, middle = calls(batcher, 2, priority=-2), calls(batcher, 3, priority=0)
+        await turns()
+        assert batcher.is_full
+        with pytest.raises(errors.OverloadedError, match="2 requests wait for Service") as caught:
+            await batcher(4, priority=-2)
+        assert caught.value.waiting == 2
+        high = calls(batcher, 5, priority=1)
+        (refused,) = await settled(low)
+        assert isinstance(refused, errors.OverloadedError)
+        f.go.set()
+        assert await asyncio.gather(*begun, *high, *middle) == [10, 50, 30]
+        assert f.batches == [[1], [5], [3]] and batcher.statistics().overloaded == 2
+
+
+@in_virtual_time
+async def test_a_full_queue_waits_for_nobody() -> None:
+    f = Service()
+    f.go.set()
+    async with MicroBatcher(f, max_batch=8, max_wait=HOUR, max_queue=2) as batcher:
+        assert await asyncio.gather(*calls(batcher, 1, 2)) == [10, 20]
+        assert asyncio.get_running_loop().time() == 0
+
+
+@in_virtual_time
+async def test_a_cancelled_caller_takes_its_item_along() -> None:
+    f = Service()
+    async with MicroBatcher(f, max_batch=2, max_wait=1) as batcher:
+        (gone,) = calls(batcher, 1)
+        await turns()
+        (stays,) = calls(batcher, 2)
+        gone.cancel()  # in the turn in which its batch is made
+        await turns()
+        (late,) = calls(batcher, 3)
+        await turns()
+        late.cancel()
+        await turns()
+        (last,) = calls(batcher, 4)
+        f.go.set()
+        results = await settled([gone, stays, late, last])
+    assert [type(r) for r in results] == [asyncio.CancelledError, int, asyncio.CancelledError, int]
+    assert f.batches == [[2], [4]]
+
+
+@in_virtual_time
+async def test_f_is_cancelled_with_the_last_caller() -> None:
+    f = Service()
+    async with MicroBatcher(f, max_batch=2) as batcher:
+        tasks = calls(batcher, 1, 2)
+        await turns()
+        tasks[0].cancel()
+        await turns()
+        assert batcher.statistics().running == 1
+        tasks[1].cancel()  # f would wait for ever
+        await settled(tasks)
+    assert batcher.statistics().cancelled == 2
+
+
+@in_virtual_time
+async def test_deadlines() -> None:
+    f = Service()
+    now = asyncio.get_running_loop().time
+    async with MicroBatcher(f, max_batch=8, max_wait=HOUR) as batcher:
+        begun = calls(batcher, 1, deadline=4)
+        await virtual_time.passes(3)
+        assert f.batches == [[1]]  # at half of its deadline
+        waits = calls(batcher, 2, deadline=0.5)
+        with pytest.raises(errors.DeadlineError, match=r"0\.5 s has passed, and its item still w"):
+            await waits[0]
+        assert now() == pytest.approx(3.5)
+        with pytest.raises(TimeoutError, match="4 s has passed, and Service was still at work"):
+            await begun[0]
+        assert now() == pytest.approx(4)
+        with pytest.raises(errors.DeadlineError, match="before the call"):
+            await batcher(3, deadline=0)
+    assert batcher.statistics().expired == 3 and f.batches == [[1]]
+
+
+class Interrupt(BaseException):
+    """As a signal's."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ValueError("no"), ValueError), (StopIteration(3), RuntimeError),
+        (asyncio.CancelledError(), errors.BatchAbortedError),
+        (Interrupt(), errors.BatchAbortedError),
+        (errors.DeviceLostError("gone"), errors.DeviceLostError),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["plain", "async", "one"])
+def test_an_error_reaches_each_of_its_callers(raised: Any, told: type, how: str) -> None:
+    def plain(items: list[int]) -> Any:
+        raise raised
+
+    async def later(items: list[int]) -> Any:
+        await asyncio.sleep(0)
+        return plain(items)
+
+    def one(items: list[int]) -> list[Any]:
+        return [raised if item == 1 else item for item in items]
+
+    async def main() -> None:
+        f: Any = {"plain": plain, "async": later, "one": one}[how]
+        async with MicroBatcher(f, max_batch=3) as batcher:
+            results = await settled(calls(batcher, 1, 2, 3))
+        kinds = [type(result) for result in results]
+        assert kinds == ([told, int, int] if how == "one" else [told] * 3)
+        assert batcher.statistics().failed == kinds.count(told)
+
+    if how == "async" and isinstance(raised, StopIteration):
+        return  # Python's own RuntimeError
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [([1], "gave 1 results for 2 items"), (None, "gave NoneType"), ("ab", "gave str"),
+     ({1, 2}, "gave set"), ({0: 1, 1: 2}, "gave dict"), (np.array(3), "gave ndarray")],
+)  # fmt: skip
+def test_other_than_one_result_for_each_item_is_refused(results: Any, said: str) -> None:
+    async def main() -> None:
+        async with MicroBatcher(lambda items: results, max_batch=2) as batcher:
+            for error in await settled(calls(batcher, 1, 2)):
+                assert isinstance(error, errors.CallerError) and said in str(error)
+
+    virtual_time.run(main())
+
+
+@in_virtual_time
+async def test_closing_answers_those_that_wait_and_refuses_others() -> None:
+    f = Service()
+    batcher = MicroBatcher(f, max_batch=2, max_wait=HOUR)
+    async with batcher:
+        tasks = calls(batcher, 1, 2, 3)
+        await turns()
+        closing = [asyncio.ensure_future(batcher.close()) for _ in range(2)]
+        await turns()
+        assert not batcher.is_open
+        with pytest.raises(errors.BatcherClosedError):
+            await batcher(4)
+        f.go.set()
+        await asyncio.gather(*closing)
+        assert await asyncio.gather(*tasks) == [10, 20, 30]
+    assert asyncio.get_running_loop().time() == 0
+    with pytest.raises(errors.StateError, match="opened before"):
+        await batcher.__aenter__()
+
+
+@pytest.mark.parametrize("how", ["an error", "without drain", "timeout", "cancelled"])
+def test_who_still_waits_at_the_end_is_refused(how: str) -> None:
+    async def main() -> None:
+        f = Service()
+        batcher = MicroBatcher(f, max_batch=1)
+        error: Any = None
+        try:
+            async with batcher:
+                tasks = calls(batcher, 1, 2)
+                await turns()
+                if how == "an error":
+                    asyncio.get_running_loop().call_later(1, f.go.set)
+                    raise ValueError(how)
+                if how == "without drain":
+                    asyncio.get_running_loop().call_later(1, f.go.set)
+                    await batcher.close(drain=False)
+                elif how == "timeout":
+                    await batcher.close(timeout=4)
+                else:
+                    closing = asyncio.ensure_future(batcher.close())
+                    await turns()
+                    closing.cancel()
+                    await asyncio.wait([closing])
+        except ValueError as caught:
+            error = caught
+        first, second = await settled(tasks)
+        assert isinstance(second, errors.BatcherClosedError)
+        if how in ("an error", "without drain"):
+            assert first == 10 and (error is not None) == (how == "an error")
+        else:
+            assert isinstance(first, errors.BatchAbortedError)
+        assert batcher.statistics().requests == 2
+
+    virtual_time.run(main())
+
+
+@in_virtual_time
+async def test_a_batcher_that_its_own_f_calls_is_refused() -> None:
+    later: list[asyncio.Task[int]] = []
+
+    async def f(items: list[int]) -> list[int]:
+        if items == [5]:
+            return items
+        later.append(asyncio.ensure_future(after()))
+        return [await batcher(item) for item in items]
+
+    async def after() -> int:
+        """A task of f that outlives its batch."""
+        await virtual_time.passes(1)
+        return await batcher(5)
+
+    async with MicroBatcher(f) as batcher:
+        with pytest.raises(errors.ReentrancyError, match="f has called the batcher"):
+            await batcher(1)
+        assert await later[0] == 5
+
+
+def test_a_batcher_is_of_one_loop_and_must_be_open() -> None:
+    batcher = MicroBatcher(lambda items: items)
+
+    async def use() -> None:
+        with pytest.raises(errors.StateError, match="another event loop"):
+            await batcher(1)
+        with pytest.raises(errors.StateError, match="another event loop"):
+            await batcher.close()
+
+    async def main() -> None:
+        with pytest.raises(errors.StateError, match="is not open: write async with"):
+            await batcher(1)
+        async with batcher:
+            await asyncio.to_thread(lambda: asyncio.run(use()))
+            assert await batcher(3) == 3
+
+    asyncio.run(main())
+
+
+def test_f_has_the_context_of_the_block() -> None:
+    async def device_of(items: list[int]) -> list[na.Device]:
+        return [na.default_device() for _ in items]
+
+    async def main() -> None:
+        one, two = na.devices("cpu")[:2]
+        with na.use_device(two):
+            batcher = await MicroBatcher(device_of).__aenter__()
+        with na.use_device(one):
+            assert await batcher(1) is two
+            await batcher.close()
+
+    asyncio.run(main())
+
+
+@waiting.loops
+def test_kernels_answer_many_callers(loop: str, device: na.Device) -> None:
+    def add(rows: np.ndarray[Any, Any]) -> na.DeviceOp[Any]:
+        return saxpy(na.zeros(rows.size), 2.0, rows.reshape(-1)).output().to_host().map(
+            lambda z: z.reshape(rows.shape)
+        )  # fmt: skip
+
+    async def main() -> None:
+        async with MicroBatcher(add, 16, collate=np.stack, max_running=2) as batcher:
+            rows = [np.full(4, i, np.float32) for i in range(200)]
+            answers = await asyncio.gather(*map(batcher, rows))
+            assert all((a == 2 * r).all() for a, r in zip(answers, rows, strict=True))
+            seen = batcher.statistics()
+        assert seen.answered == 200 and 13 <= seen.batches < 100
+        assert seen.answer_seconds.quantile(0.5) <= seen.answer_seconds.largest
+
+    with na.use_device(device):
+        waiting.run(loop, main())
+
+
+@in_virtual_time
+async def test_nothing_is_kept_of_requests_that_have_ended() -> None:
+    class Item:
+        pass
+
+    async with MicroBatcher(lambda items: [None] * len(items), key=lambda item: None) as batcher:
+        await asyncio.gather(*map(batcher, [Item() for _ in range(40)]))
+        await turns()
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, Item)]
