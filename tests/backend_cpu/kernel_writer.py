@@ -12,9 +12,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from tests.backend_cpu import kernel_forms
+
 KINDS = ["?", "i1", "i2", "i4", "i8", "u1", "u4", "u8", "f4", "f8"]
 BLOCKS: list[tuple[int, ...]] = [(64,), (40,), (20,), (16, 4), (32,), (12, 2), (8,)]
-COLUMNS = 18
+COLUMNS = 28
+_ENDS = 18  # the first column of what `kernel_forms` has
 _INTS, _NUMBERS, _ROWS = ["a", "b", "c"], ["p", "q", "r"], ["row", "other"]
 
 
@@ -27,7 +30,7 @@ class Writer:
         may_return: some kernels have threads that return before others meet.
 
     Attributes:
-        kinds: dtypes of `xa`, `xb`, `xc` and `rows`.
+        kinds: dtypes of `xa`, `xb`, `xc`, `rows` and `xz`.
         block: threads along each axis; no lane is asked that is not there.
     """
 
@@ -41,7 +44,8 @@ class Writer:
         self._has_returned = False
         self._has_warps = self._is(0.4)
         self._has_returns, self._has_grid = self._is(0.3) and may_return, self._is(0.1)
-        self.kinds = [self._one(KINDS) for _ in range(4)]
+        self.kinds = [*(self._one(KINDS) for _ in range(4)), self._one(["c8", "c16"])]
+        self._forms = [kind for kind in kernel_forms.KINDS if self._is(0.25)]
 
     def source(self) -> str:
         for name in _NUMBERS:
@@ -52,8 +56,13 @@ class Writer:
         for column, name in enumerate([*_INTS, *_NUMBERS, *"uvfgw"]):
             if self._is(0.7):
                 self._line(f"z[i, {column}] = {name}")
+        ends = [end for kind in self._forms for end in kind.ends]
+        for column, (name, text) in enumerate(ends, _ENDS):
+            if re.search(rf"\b({name})\b", "\n".join(self._lines)):
+                self._line(f"z[i, {column}] = {text}")
         body = "\n".join(self._lines)
-        head = [text for name, text in _HEAD if re.search(rf"\b({name})\b", body)]
+        lines = [*_HEAD, *(line for kind in self._forms for line in kind.head)]
+        head = [text for name, text in lines if re.search(rf"\b({name})\b", body)]
         return "\n".join([_FIRST, *("    " + text for text in head), body, ""])
 
     def _is(self, share: float) -> bool:
@@ -130,6 +139,8 @@ class Writer:
             kinds += [(self._assign_same, 7), (self._exchange, 8), (self._vote, 3), (self._meet, 5)]
         if scope in ("block", "warp") and self._has_warps:
             kinds.append((self._warp, 8 if scope == "warp" else 4))
+        if self._forms:
+            kinds.append((lambda: self._form(same and not self._has_returned), 12))
         if self._depth < 4 and len(self._lines) < 70:
             kinds += [(lambda: self._branch(scope), 6), (lambda: self._loop(scope), 6)]
         if self._depth == 1:
@@ -156,7 +167,7 @@ class Writer:
         self._line(f"{self._one(_NUMBERS)} += {self._leaf()}")
 
     def _store(self) -> None:
-        column = 11 + self._stores % (COLUMNS - 11)
+        column = 11 + self._stores % (_ENDS - 11)
         self._line(f"z[i, {column}] += {self._one([*_NUMBERS, *_INTS, *'uvwfg'])}")
         self._stores += 1
 
@@ -250,6 +261,17 @@ class Writer:
             case _:
                 self._line(f"{self._one(_NUMBERS)} = rounds({a} % 100, t, n, {self._one('1234m')})")
 
+    def _form(self, is_met: bool) -> None:
+        """What `kernel_forms` has of the kinds that this kernel is about."""
+        kind = self._random.choice(self._forms)
+        form = self._one(kind.block if is_met and self._is(0.4) else kind.own)
+        text = form.format(
+            a=self._one(_INTS), b=self._one(_INTS), p=self._one(_NUMBERS), q=self._one(_NUMBERS),
+            c=self._condition(), k=self._one("135"), u=self._one("uvm"), f=self._one("fg"),
+        )  # fmt: skip
+        for line in text.split("\n"):
+            self._line("cuda.syncthreads()" if line == "sync" else line)
+
     def _warp(self) -> None:
         a, b, n = self._one(_INTS), self._one(_INTS), self._one(_NUMBERS)
         ways = ["sync", "own", "vote"]
@@ -342,7 +364,7 @@ class Writer:
         self._depth -= 1
 
 
-_FIRST = "def kernel(z, far, xa, xb, xc, rows, records, eight, m, nothing=None):"
+_FIRST = "def kernel(z, far, made, xa, xb, xc, xz, xh, rows, records, eight, m, nothing=None):"
 _HEAD = [  # lines that are there if the kernel uses one of the names
     ("s", "s = cuda.shared.array(64, int64)"),
     ("counts", "counts = cuda.shared.array(4, int64)"),

@@ -28,7 +28,7 @@ class Elements:
         return Elements(found) if isinstance(found, np.ndarray) else found.item()
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._array[index] = value
+        self._array[index] = value.array[value.index] if isinstance(value, Record) else value
 
     def __len__(self) -> int:
         return len(self._array)
@@ -46,10 +46,10 @@ class Record:
     def __getitem__(self, field: str) -> Any:
         return self.array[field][self.index].item()
 
-    __getattr__ = __getitem__
-
-    def __setattr__(self, field: str, value: Any) -> None:
+    def __setitem__(self, field: str, value: Any) -> None:
         self.array[field][self.index] = value
+
+    __getattr__, __setattr__ = __getitem__, __setitem__
 
 
 class _Axes:
@@ -70,6 +70,11 @@ class _Thread:
         self.answer: Any = None
 
 
+def _fresh(nbytes: int) -> np.ndarray:
+    """Memory that nothing is written to yet: numbers that no kernel computes."""
+    return np.full(nbytes, 0x4B, np.uint8)
+
+
 class _Memory:
     """`cuda.shared` and `cuda.local`."""
 
@@ -77,8 +82,11 @@ class _Memory:
         self._grid, self._is_shared = grid, is_shared
 
     def array(self, shape: Any, dtype: Any) -> Elements:
-        # Not NaN: integers have none. A number that no kernel computes.
-        fresh = np.full(shape, 77777, getattr(dtype, "dtype", dtype))
+        dtype = getattr(dtype, "dtype", dtype)
+        if self._is_shared and shape == 0:
+            return Elements(self._grid.dynamic[self._grid.current.block].view(dtype))
+        fresh = _fresh(math.prod(np.atleast_1d(shape)) * np.dtype(dtype).itemsize)
+        fresh = fresh.view(dtype).reshape(shape)
         if not self._is_shared:
             return Elements(fresh)
         frame = sys._getframe(1)
@@ -101,7 +109,7 @@ class Number:
         self.dtype = np.dtype(name)
 
     def __call__(self, value: Any) -> Any:
-        return self.dtype.type(int(value) if self.dtype.kind != "f" else value).item()
+        return self.dtype.type(int(value) if self.dtype.kind not in "fc" else value).item()
 
 
 class Lockstep:
@@ -110,6 +118,7 @@ class Lockstep:
     def __init__(self) -> None:
         self.arrays: dict[Any, Elements] = {}  # in shared memory
         self.shared, self.local = _Memory(self, True), _Memory(self, False)
+        self.dynamic: list[np.ndarray] = []  # shared memory of each block
         self.atomic = _Atomic()
         self.current: Any = None
 
@@ -165,10 +174,13 @@ class Lockstep:
 
     # --- what runs them ---
 
-    def launch(self, kernel: Any, blocks: int, shape: tuple[int, ...], *args: Any) -> None:
+    def launch(
+        self, kernel: Any, blocks: int, shape: tuple[int, ...], *args: Any, dynamic_bytes: int = 0
+    ) -> None:
         """Run a kernel whose global `cuda` is this; all blocks are there at the same time."""
         self._main, self._blocks, self._shape = greenlet.getcurrent(), blocks, shape
         self.arrays = {}
+        self.dynamic = [_fresh(dynamic_bytes) for _ in range(blocks)]
         given = [Elements(a) if isinstance(a, np.ndarray) else a for a in args]
         call = lambda: kernel(*given)  # noqa: E731
         size = math.prod(shape)

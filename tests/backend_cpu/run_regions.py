@@ -15,6 +15,7 @@ from numbasync.backend.cpu.target import lower
 
 Dim = int | tuple[int, ...]
 RECORD = 11  # words
+BEHIND = 1 << 14  # bytes behind a launch's memory, which it must leave as they are
 
 
 class RecordError(Exception):
@@ -59,7 +60,8 @@ def launch_code(
     grid, block = extents
     blocks = math.prod(grid)
     nbytes = code.memory_bytes(math.prod(block), dynamic_bytes)
-    memory = np.full(nbytes * (blocks if code.cooperative else 1) + 64, 0xAB, np.uint8)
+    end = nbytes * (blocks if code.cooperative else 1)
+    memory = np.full(end + 64 + BEHIND, 0xAB, np.uint8)
     start = -memory.ctypes.data % 64
     for b in range(blocks if code.cooperative else 1):
         memory[start + b * nbytes :][:128] = 0
@@ -68,6 +70,8 @@ def launch_code(
         arguments.ctypes.data, memory[start:].ctypes.data, 0, blocks, *block, *grid, dynamic_bytes,
         None,
     )  # fmt: skip
+    if (memory[start + end :] != 0xAB).any():
+        raise AssertionError("something is written behind the memory")
     if status:
         records = (memory[start + b * nbytes :][: RECORD * 8].view(np.int64) for b in range(blocks))
         record = next((r for r in records if r[0]), memory[start:][: RECORD * 8].view(np.int64))

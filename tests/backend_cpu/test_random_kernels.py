@@ -24,9 +24,10 @@ SEEDS: list[Any] = list(range(COUNT)) if COUNT else [1, 2, 3, *map(full, range(4
 
 
 def _launched(random: RandomKernel) -> np.ndarray:
-    z, far, *args = random.arguments()
-    outputs = [na.from_host(array).sync() for array in (z, far)]
-    na.launcher(random.compiled())[GRID, random.block](*outputs, *args).sync()
+    z, far, made, *args = random.arguments()
+    outputs = [na.from_host(array).sync() for array in (z, far, made)]
+    kernel = na.launcher(random.compiled())
+    kernel[GRID, random.block, 0, random.dynamic_bytes](*outputs, *args).sync()
     return np.asarray(outputs[0].to_host().sync())
 
 
@@ -52,7 +53,8 @@ def test_the_front_end_alone(seed: int) -> None:
     """Before it is cut, with a greenlet for each thread."""
     random = RandomKernel(seed, may_return=False)
     args = random.arguments()
-    Kernel(random.compiled(), keys_of(args)).launch(GRID, random.block, *args)
+    kernel = Kernel(random.compiled(), keys_of(args))
+    kernel.launch(GRID, random.block, *args, dynamic_bytes=random.dynamic_bytes)
     np.testing.assert_array_equal(args[0], random.expected(), random.source)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from numba.core import types
+from numba.core.errors import NumbaError
 
 from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.regions import Code, Settings
@@ -50,7 +51,7 @@ def outcome(
     words = [
         w for a, t in zip(args, module.argument_types, strict=True) for w in words_of(a, t, keep)
     ]
-    launch_code(code, entry_of(code), GRID, random.block, words)
+    launch_code(code, entry_of(code), GRID, random.block, words, random.dynamic_bytes)
     return np.asarray(args[0])
 
 
@@ -71,8 +72,9 @@ def _try(seed: int, found: Counter[str]) -> None:
     expected = random.expected()
     try:
         module = lowered(random)
-    except _errors.NumbaError:
+    except (_errors.NumbaError, NumbaError) as error:
         found["refused by Numba"] += 1
+        print(f"kernel {seed} is refused: {error}", flush=True)
         return
     row = {"row": len(random.block) == 1}
     ways: list[tuple[dict[str, Any], bool]] = [(row, True)]

@@ -20,6 +20,7 @@ from numbasync.backend.cpu.regions.helper_code import ALL
 from numbasync.backend.cpu.regions.hoisted_checks import hoist_checks
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout
+from numbasync.backend.cpu.regions.own_sums import OwnSums
 from numbasync.backend.cpu.regions.region import NEVER, Region, Settings, Written
 from numbasync.backend.cpu.regions.region_code import RegionCode
 from numbasync.backend.cpu.regions.state_lines import access, cases, choose, load_lines, store_lines
@@ -40,8 +41,9 @@ class BlocksCode:
 
     def __init__(
         self, kernel: CutKernel, kept: Kept, layout: Layout, settings: Settings,
-        regions: list[Region],
+        regions: list[Region], own: OwnSums | None = None,
     ) -> None:  # fmt: skip
+        self._own = own
         self.kernel, self.kept, self._layout, self._settings = kernel, kept, layout, settings
         self.regions = regions
         self.out = Written()
@@ -201,6 +203,7 @@ class BlocksCode:
         code = RegionCode(
             self.kernel, self.kept, self._layout, self._settings, region, level, masked, self.out,
             suffix, hoisted.taken if hoisted else None, hoisted.facts if hoisted else None,
+            self._own,
         )  # fmt: skip
         code.write()
         if level is Level.WARP:

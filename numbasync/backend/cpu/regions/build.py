@@ -17,6 +17,7 @@ from numbasync.backend.cpu.regions.instructions import without_metadata
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
 from numbasync.backend.cpu.regions.machine_code import Code, run_passes, target_machine
+from numbasync.backend.cpu.regions.own_sums import BYTES, find_own_sums
 from numbasync.backend.cpu.regions.prepare import prepare
 from numbasync.backend.cpu.regions.region import FIRST_LOOP, NOTE, Region, Settings, find_regions
 from numbasync.backend.cpu.regions.run_function import (
@@ -63,17 +64,21 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
     saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
     if cooperative:
         saved["%na.state"] = "i32"
+    own = None if settings.ordered else find_own_sums(kernel)
+    if own is not None:
+        saved["%na.own"] = f"[{BYTES} x i8]"
     layout = lay_out(kernel, kept, prepared.places, _of_threads(kernel, kept, regions), saved)
-    blocks = BlocksCode(kernel, kept, layout, settings, regions)
+    blocks = BlocksCode(kernel, kept, layout, settings, regions, own)
     states = blocks.write()
     lines = [
         *_kept_lines(prepared.rest),
         *_sites(kernel),
-        *write_run_function(kernel, layout, cooperative),
+        *write_run_function(kernel, layout, cooperative, own),
         *_blocks_function(kernel, layout, blocks, states, settings, cooperative),
         CHOOSE,
         RECORD,
         FILL,
+        *(own.functions() if own is not None else []),
         *_declared_access(prepared.rest, settings),
         *_metadata(blocks, settings),
     ]
@@ -89,7 +94,11 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
         cooperative,
         bool(kernel.barriers),
         _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
-        | {"hoisted": sum(blocks.hoisted.values()), "checked": len(blocks.hoisted)},
+        | {
+            "hoisted": sum(blocks.hoisted.values()),
+            "checked": len(blocks.hoisted),
+            "own_sums": own is not None,
+        },
     )
     return _with_narrow_vectors("\n".join(lines)), code
 
@@ -201,7 +210,7 @@ def _blocks_function(
         *(f"ptr {alias}nonnull align {aligned[name]} {name}" for name in layout.names()),
         "ptr %na.memory, i64 %na.first_block, i64 %na.end_block",
         extents(),
-        "i64 %na.dynamic_bytes, ptr %na.turns, ptr %na.turns_of_blocks",
+        "i64 %na.dynamic_bytes, ptr %na.turns, ptr %na.turns_of_blocks, i1 %na.is_apart",
     ]
     place = _place_in_turn() if settings.ordered else _PLACE
     return [

@@ -58,7 +58,8 @@ def lay_out(
 
     Args:
         of_threads: type by name of what each thread has besides kept values and local arrays.
-        saved: type by name of what a block that meets others keeps while it waits.
+        saved: type by name of what a block that meets others keeps while it waits, and of what a
+            worker has for itself.
     """
     layout = Layout()
     for name, place in sorted(places.items()):

@@ -8,6 +8,7 @@ from numbasync.backend.cpu.regions.cut import BARRIER, FAIL, CutKernel, Level
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.layout import Layout, in_memory
+from numbasync.backend.cpu.regions.own_sums import OwnSums
 from numbasync.backend.cpu.regions.private_atomics import without_lock
 from numbasync.backend.cpu.regions.region import NEVER, NOTE, Region, Settings, Written, with_ways
 from numbasync.backend.cpu.regions.state_lines import (
@@ -27,12 +28,14 @@ class RegionCode:
         suffix: of the names, for another copy.
         taken: by block, the only way from there that this copy has.
         facts: what some values are in this copy.
+        own: sums that a worker has for itself.
     """
 
     def __init__(
         self, kernel: CutKernel, kept: Kept, layout: Layout, settings: Settings, region: Region,
         level: Level, masked: bool, out: Written, suffix: str = "",
         taken: Mapping[str, str] | None = None, facts: Mapping[str, str] | None = None,
+        own: OwnSums | None = None,
     ) -> None:  # fmt: skip
         self._kernel, self._kept, self._settings = kernel, kept, settings
         self._blocks = kernel.function.blocks
@@ -42,7 +45,7 @@ class RegionCode:
         letter = "w" if level is Level.WARP else "r"
         self.tag = f"{letter}{region.start}{'m' if masked else ''}{suffix}"
         self.varies = region.varies or masked
-        self._out = out
+        self._out, self._own = out, own
         self._facts = dict(facts or {})
         self._group = ", !llvm.access.group !9000" if not settings.ordered else ""
         self._count = 0
@@ -289,6 +292,9 @@ class RegionCode:
             self._write_note(i, names)
             return
         text = i.renamed(names)
+        if self._own is not None and i.opcode == "atomicrmw" and i.uses[0] in self._own.addresses:
+            lines.append(f"  {self._own.call(text)}")
+            return
         plain = None
         if i.opcode == "atomicrmw":
             is_private = i.uses[0] in self._kernel.private_addresses()

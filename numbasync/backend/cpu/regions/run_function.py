@@ -9,6 +9,7 @@ from numbasync.backend.cpu.regions.helper_code import DIVERGED, FAILED_STATUS
 from numbasync.backend.cpu.regions.layout import Layout
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
 from numbasync.backend.cpu.regions.machine_code import PLACES
+from numbasync.backend.cpu.regions.own_sums import OwnSums
 from numbasync.backend.cpu.regions.prepare import MOST_BLOCKS, MOST_THREADS
 
 SYMBOL = "numbasync_run"
@@ -20,7 +21,9 @@ def extents() -> str:
     return ", ".join(f"i32 range(i32 1, {most[e[0]]}) %na.{e}" for e in EXTENTS)
 
 
-def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> list[str]:
+def write_run_function(
+    kernel: CutKernel, layout: Layout, cooperative: bool, own: OwnSums | None
+) -> list[str]:
     """What is called from outside: it takes the arguments and the memory apart."""
     lines = [
         (
@@ -54,15 +57,20 @@ def write_run_function(kernel: CutKernel, layout: Layout, cooperative: bool) -> 
         lines += _load_argument(n, kind)
         passed.append(f"{kind} %argument.{n}")
     tail = ", ".join(f"i32 %na.{e}" for e in EXTENTS)
-    rest = f"{tail}, i64 %na.dynamic_bytes, ptr %turns, ptr %turns_of_blocks"
+    is_apart = "true" if own is None else "%own.is_apart"
+    rest = f"{tail}, i64 %na.dynamic_bytes, ptr %turns, ptr %turns_of_blocks, i1 {is_apart}"
     if not cooperative:
         lines += _addresses(layout, "%memory", "m")
         addresses = ", ".join(f"ptr {n.replace('%na.', '%m.')}" for n in layout.names())
+        if own is not None:
+            lines += own.begin_lines()
+            passed[own.array.data] = "ptr %own.data"
         lines += [
             (
                 f"  %r = call i32 @na.blocks({', '.join([*passed, addresses])}, ptr %memory, "
                 f"i64 %first, i64 %end, {rest})"
             ),
+            *(own.end_lines() if own is not None else []),
             "  ret i32 %r",
             "}",
         ]
