@@ -283,7 +283,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (arrays.devicearray.FakeCUDAArray, "gpu_data", property(lambda a: arrays.Memory(a._ary))),
         (driver, "_have_nvjitlink", lambda: False),
         (decorators, "_have_nvjitlink", lambda: False),
-        (driver, "_to_core_stream", lambda stream: stream),
+        (driver, "_to_core_stream", lambda stream: stream or _DEFAULT),
         (module("core.config"), "CUDA_LOW_OCCUPANCY_WARNINGS", 0),  # of multiprocessors
     ]
     return made
