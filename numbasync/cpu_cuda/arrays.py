@@ -22,7 +22,7 @@ from numbasync.device import address_map
 from numbasync.device.device import Device, devices
 from numbasync.device.storage import Storage
 from numbasync.errors import OperationError
-from numbasync.layout import Layout
+from numbasync.layout import Layout, fingerprint
 from numbasync.memo import Memo
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.import_array import as_tensor
@@ -71,12 +71,21 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
 def _unkept(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor in the memory of an array, which it does not keep."""
     device = cpu()
-    memory: Any = device.backend.foreign(plain(array))
+    is_of_times = array.dtype.kind in "mM"  # which kernels see as times here
+    memory: Any = device.backend.foreign(array if is_of_times else plain(array))
     export = memory.export = replace(memory.export, keep=None)
     memory.bytes = bytes_of(export)
     storage = Storage(address_map.owner_of(device.backend), memory)
     at = Layout(export.offset, export.shape, export.strides)
     return Tensor(device, storage, at, export.dtype)
+
+
+def tensor_of_scalar(value: np.ndarray[Any, Any], scalar: np.generic) -> Tensor:
+    """A tensor of no axes that kernels take as a scalar: a record, which they change, or a time."""
+    tensor = _unkept(value)
+    tensor._key = key = cpu().backend.scalar_key(scalar)
+    tensor._fingerprint = fingerprint((key, "scalar"))
+    return tensor
 
 
 @functools.cache
@@ -134,8 +143,15 @@ def device_array_in(
     shape: Any, strides: Any, dtype: Any, stream: object = 0, gpu_data: Memory | None = None
 ) -> Any:
     """`numba.cuda`'s `DeviceNDArray(shape, strides, dtype)`: new, or in memory of another one."""
+    shape, strides = ((n,) if isinstance(n, int) else n for n in (shape, strides))
     if gpu_data is None:
         return Plain(np.ndarray(shape, dtype, strides=strides))
     first = gpu_data.array
     view = np.lib.stride_tricks.as_strided(first.view(dtype), shape, strides)
     return Plain(view)
+
+
+def to_device(obj: Any, stream: object = 0, copy: bool = True, to: Any = None) -> Any:
+    """`cuda.to_device`: a copy in a new device array, or in `to`; of a record, a record."""
+    made = devicearray.to_device(obj, stream, copy, to)
+    return made[()] if isinstance(obj, np.void) and to is None else made

@@ -18,7 +18,7 @@ from numbasync.errors import UnsupportedKernelError
 # Of the simulator as they are.
 _SIMULATED = (
     "close", "defer_cleanup", "device_array", "device_array_like", "is_float16_supported",
-    "pinned", "pinned_array", "pinned_array_like", "to_device",
+    "pinned", "pinned_array", "pinned_array_like",
 )  # fmt: skip
 # What only a compiler for GPUs can give.
 _OF_A_GPU = (
@@ -203,7 +203,7 @@ def context() -> Any:
     """The context of device 0."""
     found = module("simulator.cudadrv.devices").get_context()
     found._device = _DEVICE
-    found.synchronize = synchronize
+    found.synchronize = nothing
     found.get_memory_info = memory_info
     return found
 
@@ -216,8 +216,14 @@ def memory_info() -> Any:
     return named(total - device.memory_stats().used_current, total)
 
 
-def synchronize() -> None:
-    """Return: nothing is in flight."""
+def nothing() -> None:
+    """Return: nothing is in flight, and no profiler is there."""
+
+
+@contextmanager
+def profiling() -> Iterator[None]:
+    """A block that no profiler looks at."""
+    yield
 
 
 class _Devices(tuple[CpuAsCudaDevice, ...]):
@@ -264,7 +270,8 @@ def replacements() -> list[tuple[Any, str, Any]]:
         "is_supported_version": lambda: True, "list_devices": lambda: _Devices((_DEVICE,)),
         "managed_array": managed_array, "mapped_array": mapped_array,
         "mapped_array_like": mapped_array_like, "select_device": select_device,
-        "stream": stream, "synchronize": synchronize,
+        "profile_start": nothing, "profile_stop": nothing, "profiling": profiling,
+        "stream": stream, "synchronize": nothing, "to_device": arrays.to_device,
     }  # fmt: skip
     own |= {name: getattr(simulator, name) for name in _SIMULATED}
     made = [(home, name, value) for name, value in own.items() for home in (cuda, api)]
@@ -274,8 +281,8 @@ def replacements() -> list[tuple[Any, str, Any]]:
     )
     made += [
         (devicearray, name, getattr(arrays.devicearray, name))
-        for name in ("auto_device", "is_cuda_ndarray", "to_device")
-    ]
+        for name in ("auto_device", "is_cuda_ndarray")
+    ] + [(devicearray, "to_device", arrays.to_device)]
     made += [
         (devices, "get_context", lambda devnum=0: context()),
         (devices, "gpus", _Devices((_DEVICE,))),

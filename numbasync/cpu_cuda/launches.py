@@ -129,7 +129,7 @@ def _of_device(given: Any, after: After) -> Any:
     if tensor is None or arrays.shared:
         inner = given._ary
         if not isinstance(inner, np.ndarray):
-            return inner
+            return _argument(inner, after)
         tensor = given.__dict__[_TENSOR] = arrays.tensor_of(inner)
     return tensor
 
@@ -151,6 +151,30 @@ def _of_hint(given: ArgHint, after: After) -> Any:
     return _argument(value, after)
 
 
+def _of_record(given: np.void, after: After) -> Any:
+    """The record where it is, or a copy, which is copied back."""
+    if not given.dtype.names:
+        return given
+    held = np.asarray(given)
+    if given.flags.owndata or not held.flags.behaved:
+        held = held.copy()
+        if given.flags.writeable:
+            after.append(lambda: _fill(given, held))
+    after.append(lambda: held)  # it lives as long as the launch
+    return arrays.tensor_of_scalar(held, given)
+
+
+def _fill(record: np.void, held: np.ndarray[Any, Any]) -> None:
+    for name in held.dtype.names or ():
+        record[name] = held[name]
+
+
+def _of_time(given: np.datetime64 | np.timedelta64, after: After) -> Tensor:
+    held = np.asarray(given)
+    after.append(lambda: held)  # it lives as long as the launch
+    return arrays.tensor_of_scalar(held, given)
+
+
 def _of_tuple(given: Any, after: After) -> Any:
     parts = [_argument(part, after) for part in given]
     return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)
@@ -169,6 +193,7 @@ def _argument(given: Any, after: After) -> Any:
 
 _Read = Callable[[Any, After], Any]
 _READ: tuple[tuple[Any, _Read | None], ...] = (
+    ((np.datetime64, np.timedelta64), _of_time), (np.void, _of_record),
     (_PLAIN, None), (Tensor, None), (arrays.Plain, _of_device), (np.ndarray, _of_host),
     (ArgHint, _of_hint), (tuple, _of_tuple), (np.generic, None), (object, _of_other),
 )  # fmt: skip
