@@ -113,6 +113,31 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     return Plain(found)
 
 
+def _host_copy(array: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    """`numpy.asarray(device_array)`: its elements on the host."""
+    return np.array(array._ary, dtype)
+
+
+def _element(array: Any, item: Any, stream: object = 0) -> Any:
+    return array[item]
+
+
+def _set_element(array: Any, key: Any, value: Any, stream: object = 0) -> None:
+    array[key] = value
+
+
+def _squeezed(array: Any, axis: Any = None, stream: object = 0) -> Any:
+    return Plain(array._ary.squeeze(axis))
+
+
+# What the simulator's arrays do not have, or not as arrays of a device.
+METHODS: dict[str, Any] = {
+    "__array__": _host_copy, "getitem": _element, "setitem": _set_element, "squeeze": _squeezed,
+    "as_cuda_arg": lambda array: Memory(array._ary),
+    "gpu_data": property(lambda array: Memory(array._ary)),
+}  # fmt: skip
+
+
 def is_cuda_array(obj: Any) -> bool:
     """Whether the object is an array of the device: not one of NumPy, which has `__dlpack__`,
     too.

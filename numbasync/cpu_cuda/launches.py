@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numba.cuda.args import ArgHint, In
 
+from numbasync.backend.cpu.processor_code import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import module, refuse
 from numbasync.device.device import default_device, use_device
@@ -55,6 +56,7 @@ class _Ready:
         if launcher is None:
             _refuse_captured(dispatcher.py_func)
             launcher = vars(dispatcher)[_LAUNCHER] = launcher_of(may_alias=True)(dispatcher)
+            setattr(launcher.kernel, THREADS_MAY_RETURN, True)  # before a barrier
         grid, block = configuration.griddim, configuration.blockdim
         self.kernel = launcher[grid, block, 0, configuration.sharedmem]
         self.extensions = dispatcher.extensions or ()

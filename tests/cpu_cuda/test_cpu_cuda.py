@@ -145,6 +145,21 @@ def test_what_programs_ask_of_a_device(capsys: pytest.CaptureFixture[str]) -> No
         cuda.select_device(1)
 
 
+def test_no_function_of_the_host_asks_a_driver() -> None:
+    from numba.cuda import api
+
+    left = [
+        name
+        for name, value in vars(api).items()
+        if callable(value) and value.__module__ == api.__name__ and name[0] != "_"
+    ]
+    assert left == []
+    context: Any = cuda.current_context()
+    assert context.get_default_stream() is cuda.default_stream() and context.id == 0
+    with pytest.raises(UnsupportedKernelError, match="get_ipc_handle of a context"):
+        context.get_ipc_handle(0)
+
+
 def test_mistakes_are_named_where_the_program_launches() -> None:
     with pytest.raises(OutOfBoundsError, match=r"thread \(7, 0, 0\).*index 8 is out of") as error:
         shift[1, 8](np.zeros(8), np.zeros(8))

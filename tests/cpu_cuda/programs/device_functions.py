@@ -1,4 +1,4 @@
-"""Functions for kernels: of several results, factories, constants from outside, defaults, tuples."""
+"""Functions for kernels: of several results, factories, constants, defaults, tuples."""
 
 import math
 from functools import lru_cache

@@ -37,7 +37,9 @@ def diffuse(buf_0, buf_1, timesteps, k):
 def jacobi_on_host(grid, steps):
     for _ in range(steps):
         new = grid.copy()
-        new[1:-1, 1:-1] = 0.25 * (grid[:-2, 1:-1] + grid[2:, 1:-1] + grid[1:-1, :-2] + grid[1:-1, 2:])
+        new[1:-1, 1:-1] = 0.25 * (
+            grid[:-2, 1:-1] + grid[2:, 1:-1] + grid[1:-1, :-2] + grid[1:-1, 2:]
+        )
         change = abs(new - grid).max()
         grid = new
     return grid, change

@@ -44,8 +44,9 @@ def extremes(x, low, high):
 rng = np.random.default_rng(3)
 x = rng.normal(size=5000).astype(np.float32)
 d_x = cuda.to_device(x)
-low, high = cuda.to_device(np.array([np.inf], np.float32)), cuda.to_device(
-    np.array([-np.inf], np.float32)
+low, high = (
+    cuda.to_device(np.array([np.inf], np.float32)),
+    cuda.to_device(np.array([-np.inf], np.float32)),
 )
 extremes[8, 64](d_x, low, high)
 assert low.copy_to_host()[0] == x.min() and high.copy_to_host()[0] == x.max()

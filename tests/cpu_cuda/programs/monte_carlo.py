@@ -40,9 +40,7 @@ out = np.zeros(threads * blocks, dtype=np.float32)
 compute_pi[blocks, threads](states, 500, out)
 assert abs(out.mean() - math.pi) < 0.02, out.mean()
 again = np.zeros_like(out)
-compute_pi[blocks, threads](
-    create_xoroshiro128p_states(threads * blocks, seed=1), 500, again
-)
+compute_pi[blocks, threads](create_xoroshiro128p_states(threads * blocks, seed=1), 500, again)
 np.testing.assert_array_equal(out, again)
 
 values = np.zeros(threads * blocks)

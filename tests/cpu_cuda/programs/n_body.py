@@ -32,7 +32,13 @@ def accelerate(bodies, acc):
         cuda.syncthreads()
         for k in range(TILE):
             ax, ay, az = pull(
-                ax, ay, az, tile[k, 0] - own[0], tile[k, 1] - own[1], tile[k, 2] - own[2], tile[k, 3]
+                ax,
+                ay,
+                az,
+                tile[k, 0] - own[0],
+                tile[k, 1] - own[1],
+                tile[k, 2] - own[2],
+                tile[k, 3],
             )
         cuda.syncthreads()
     if i < n:

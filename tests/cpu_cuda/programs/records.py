@@ -3,7 +3,9 @@
 import numpy as np
 from numba import cuda, from_dtype
 
-particle = np.dtype([("mass", np.float64), ("position", np.float32, (3,)), ("kind", np.int16)], align=True)
+particle = np.dtype(
+    [("mass", np.float64), ("position", np.float32, (3,)), ("kind", np.int16)], align=True
+)
 numba_particle = from_dtype(particle)
 
 

@@ -46,6 +46,6 @@ with cuda.profiling():
     halve[1, 32](d)
 cuda.profile_start()
 cuda.profile_stop()
-cuda.current_context().deallocations.clear() if hasattr(context, "deallocations") else None
+cuda.current_context().deallocations.clear()
 del d, results
 cuda.close()

@@ -23,7 +23,9 @@ def polar_distance(rho1, theta1, rho2, theta2):
     return math.sqrt((x1 - x2) ** 2 + (y1 - y2) ** 2)
 
 
-@guvectorize(["void(float32[:,:], float32[:,:], float32[:,:])"], "(m,n),(n,p)->(m,p)", target="cuda")
+@guvectorize(
+    ["void(float32[:,:], float32[:,:], float32[:,:])"], "(m,n),(n,p)->(m,p)", target="cuda"
+)
 def matmul(a, b, c):
     m, n = a.shape
     p = b.shape[1]

@@ -22,7 +22,7 @@ from numbasync.backend.cpu.kernel.errors import error_of
 from numbasync.backend.cpu.kernel.memory import BlockMemory, memory_of_blocks, memory_of_thread
 from numbasync.backend.cpu.kernel.scheduling import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.limits import LIMITS
-from numbasync.backend.cpu.processor_code import ProcessorCode
+from numbasync.backend.cpu.processor_code import THREADS_MAY_RETURN, ProcessorCode
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import RAISED, RECORD_BYTES
@@ -71,6 +71,7 @@ class Compiled(ProcessorCode):
         self._options = target.Options(
             fastmath=bool(target_options.get("fastmath")),
             debug=bool(target_options.get("debug")),
+            may_return=getattr(dispatcher, THREADS_MAY_RETURN, False),
             lines=lines,
         )
         self._making = threading.Lock()
