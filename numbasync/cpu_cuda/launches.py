@@ -19,6 +19,7 @@ from numba.cuda.args import ArgHint, In
 from numbasync.backend.cpu.processor_code import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import module, refuse
+from numbasync.cpu_cuda.summary import counts_of
 from numbasync.device.device import default_device, use_device
 from numbasync.errors import (
     KernelCompileError,
@@ -49,13 +50,15 @@ After = list[Callable[[], object]]
 class _Ready:
     """A kernel with a grid, and what is decided once for all its launches."""
 
-    __slots__ = ("extensions", "kernel", "kinds")
+    __slots__ = ("counts", "extensions", "kernel", "kinds")
 
     def __init__(self, dispatcher: Any, configuration: Any) -> None:
         launcher = vars(dispatcher).get(_LAUNCHER)
+        self.counts = counts_of(dispatcher.py_func)
         if launcher is None:
             _refuse_captured(dispatcher.py_func)
             launcher = vars(dispatcher)[_LAUNCHER] = launcher_of(may_alias=True)(dispatcher)
+            self.counts.add(launcher.planner.kernel.seconds)
             setattr(launcher.kernel, THREADS_MAY_RETURN, True)  # before a barrier
         grid, block = configuration.griddim, configuration.blockdim
         self.kernel = launcher[grid, block, 0, configuration.sharedmem]
@@ -75,6 +78,7 @@ def launch(configuration: Any, *args: Any) -> None:
     ready = configuration.__dict__.get(_READY)
     if ready is None:
         ready = configuration.__dict__[_READY] = _Ready(configuration.dispatcher, configuration)
+    ready.counts.launches += 1
     after: After = []
     if ready.extensions:
         args = _extended(ready, args, after)

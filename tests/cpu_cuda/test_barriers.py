@@ -120,7 +120,7 @@ def test_they_are_found_where_kernels_are_checked_and_by_launchers() -> None:
         sums_of_blocks[1, 64](x, out, 1)
     own = na.launcher(cuda.jit(running_sums))
     with pytest.raises(BarrierDivergenceError, match="has returned"):
-        own[1, 64](na.inout(out), x, 1).sync()
+        own[1, 64](x, na.inout(out), 1).sync()
 
 
 def test_threads_that_wait_elsewhere_are_an_error() -> None:

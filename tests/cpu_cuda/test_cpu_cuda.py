@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -255,6 +256,9 @@ def test_an_option_of_pytest_finds_races_in_other_programs(tmp_path: Path) -> No
     options = ["-q", "-p", "numbasync.testing.plugin", "--cuda-on-cpu"]
     plain = sessions.run(sys.executable, options, environment(), tmp_path, seconds=600)
     assert "1 passed" in plain.stdout, plain.stdout
+    assert "CUDA kernels on the CPU device" in plain.stdout, plain.stdout
+    assert re.search(r"^1 kernel, 1 launch, 1 compilation in \d", plain.stdout, re.M)
+    assert re.search(r" s  reverse, test_program.py:4$", plain.stdout, re.M), plain.stdout
     races = [*options, "--kernel-races=2"]
     found = sessions.run(sys.executable, races, environment(), tmp_path, seconds=600)
     assert "2 failed" in found.stdout or "1 failed, 1 passed" in found.stdout, found.stdout

@@ -12,7 +12,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.cpu_cuda import arrays
+from numbasync.cpu_cuda import arrays, summary
 
 REACHED = "the launch is interrupted here"
 
@@ -129,3 +129,23 @@ def test_a_grid_is_kept_whatever_the_stream() -> None:
     first(a)
     assert not any("ready" in name for name in first.__getstate__())  # of a pickle
     assert a.sum() == 128
+
+
+def test_a_summary_of_kernels_and_of_their_compilations() -> None:
+    rows = [
+        summary.Row("a, here.py:1", 3, [0.5, 2.0]), summary.Row("b, there.py:7", 0, [9.0]),
+        summary.Row("a, here.py:1", 1000, [1.0]), summary.Row("c, there.py:9", 1, []),
+    ]  # fmt: skip
+    assert summary.lines(rows) == [
+        "2 kernels, 1,004 launches, 3 compilations in 3.5 s",
+        "    2.00 s  a, here.py:1", "    1.00 s  a, here.py:1", "    0.50 s  a, here.py:1",
+    ]  # fmt: skip
+    assert summary.lines(rows[1:2]) == []
+    double[1, 32](np.ones(3))
+    place = next(row.place for row in summary.rows() if row.place.startswith("double, "))
+    before = {row.place: row.launches for row in summary.rows()}[place]
+    double[1, 32](np.ones(3))
+    double.forall(9)(np.ones(9))
+    after = {row.place: row for row in summary.rows()}[place]
+    assert after.launches == before + 2 and len(after.seconds) >= 1
+    assert all(seconds > 0 for seconds in after.seconds)
