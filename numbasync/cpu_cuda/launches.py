@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba.cuda.args import ArgHint, In
 
-from numbasync.backend.cpu.processor_code import THREADS_MAY_RETURN
+from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import module, refuse
 from numbasync.cpu_cuda.summary import counts_of

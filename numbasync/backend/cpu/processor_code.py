@@ -9,9 +9,6 @@ from numbasync.backend.executables import Language
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import DeviceMismatchError
 
-# An attribute of a dispatcher: barriers do not wait for threads that have returned, as on a GPU.
-THREADS_MAY_RETURN = "_numbasync_threads_may_return"
-
 
 class ProcessorCode:
     """A kernel that runs on the processor: it has no multiprocessors to share, and no PTX.

@@ -22,10 +22,11 @@ from numbasync.backend.cpu.kernel.errors import error_of
 from numbasync.backend.cpu.kernel.memory import BlockMemory, memory_of_blocks, memory_of_thread
 from numbasync.backend.cpu.kernel.scheduling import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.limits import LIMITS
-from numbasync.backend.cpu.processor_code import THREADS_MAY_RETURN, ProcessorCode
+from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import RAISED, RECORD_BYTES
+from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError
 from numbasync.native import compiled, known
