@@ -83,7 +83,8 @@ def _unkept(array: np.ndarray[Any, Any]) -> Tensor:
 def tensor_of_scalar(value: np.ndarray[Any, Any], scalar: np.generic) -> Tensor:
     """A tensor of no axes that kernels take as a scalar: a record, which they change, or a time."""
     tensor = _unkept(value)
-    tensor._key = key = cpu().backend.scalar_key(scalar)
+    key: Any = cpu().backend.scalar_key(scalar)
+    tensor._key = key
     tensor._fingerprint = fingerprint((key, "scalar"))
     return tensor
 

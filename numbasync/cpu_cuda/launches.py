@@ -29,6 +29,7 @@ from numbasync.errors import (
 )
 from numbasync.launch.launcher import launcher as launcher_of
 from numbasync.memo import Memo
+from numbasync.tensors.import_array import as_tensor
 from numbasync.tensors.tensor import Tensor
 
 _LAUNCHER = "_numbasync_launcher"  # attributes of a dispatcher
@@ -188,7 +189,7 @@ def _of_tuple(given: Any, after: After) -> Any:
 
 def _of_other(given: Any, after: After) -> Any:
     if hasattr(given, "__dlpack__"):
-        return arrays.as_tensor(given, arrays.cpu())
+        return as_tensor(given, arrays.cpu())
     return given
 
 
