@@ -28,6 +28,10 @@ _PICKLED_ATTR = "__numbasync_pickled_source__"
 # edited before the kernel is compiled.
 _held: dict[str, list[str]] = {}
 
+# An attribute of a dispatcher: the processor's code has barriers that do not wait for threads that
+# have returned, as on a GPU.
+THREADS_MAY_RETURN = "_numbasync_threads_may_return"
+
 
 def hold_source(function: types.FunctionType) -> None:
     """Keep the text of a function's file, which may be edited before the function is compiled."""

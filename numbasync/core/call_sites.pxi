@@ -25,12 +25,22 @@ cdef object site_of_caller(int above):
     """The call site of the Python code that is running; `above` as for `call_site`, from there."""
     global latest_code, latest_site
     cdef PyFrameObject* frame = PyEval_GetFrame()
-    cdef object site = latest_site
-    if frame != NULL:
+    cdef PyFrameObject* behind
+    cdef object site = latest_site, stepped_over = None
+    while frame != NULL:
         code = na_code(frame)
         if code is not latest_code:
-            if found(is_between, PyFrame_GetGlobals(frame).get("__name__", "")) is not False:
-                return None if above < 0 else python["call_site"](above)
+            between = found(is_between, PyFrame_GetGlobals(frame).get("__name__", ""))
+            if between is None:
+                break
+            if between is True:
+                behind = PyFrame_GetBack(frame)
+                if behind == NULL:
+                    break
+                stepped_over = <object><PyObject*>behind  # it keeps the frame
+                Py_DECREF(stepped_over)
+                frame = behind
+                continue
             latest_code = code
         if not is_place(site, code, PyFrame_GetLasti(frame)):
             site = latest_site = na_tuple(CallSite, (code, PyFrame_GetLasti(frame)))

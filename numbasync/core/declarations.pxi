@@ -6,6 +6,7 @@ cdef extern from "Python.h":
     ctypedef void* PyThread_type_lock
     PyFrameObject* PyEval_GetFrame()
     object na_code "(PyObject *)PyFrame_GetCode" (PyFrameObject*)
+    PyFrameObject* PyFrame_GetBack(PyFrameObject*)
     int PyFrame_GetLasti(PyFrameObject*)
     object PyFrame_GetGlobals(PyFrameObject*)
     PyObject* PyDict_GetItemWithError(object, object) except? NULL

@@ -1,19 +1,30 @@
 """Device arrays of `numba.cuda` that lie in the memory of the host.
 
-They are those of Numba's simulator, a NumPy array each, and have a tensor besides: kernels take
-that.
+They are those of Numba's simulator, a NumPy array each. Kernels take tensors in that memory.
+Making a tensor takes longer than a launch, so tensors are kept by what says all of them: address,
+shape, strides and dtype. They do not keep the memory: whoever calls a kernel has the array until
+the kernel has ended. So they are in no map of memory, either, and for memory that other libraries
+know, the usual tensors are made.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from numbasync.backend.array_protocols import bytes_of
+from numbasync.device import address_map
 from numbasync.device.device import Device, devices
+from numbasync.device.storage import Storage
 from numbasync.errors import OperationError
+from numbasync.layout import Layout, fingerprint
+from numbasync.memo import Memo
+from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.import_array import as_tensor
 from numbasync.tensors.tensor import Tensor
 
@@ -21,14 +32,61 @@ devicearray: Any = importlib.import_module("numba.cuda.simulator.cudadrv.devicea
 Plain: Any = devicearray.FakeCUDAArray
 
 
-def tensor_of(array: Any) -> Tensor:
-    """The tensor in the memory of an array, which kernels take. A device array keeps it."""
-    if not isinstance(array, Plain):
-        return as_tensor(array, cpu())
-    kept: Tensor | None = array.__dict__.get("_tensor")
-    if kept is None:
-        kept = array.__dict__["_tensor"] = as_tensor(array._ary, cpu())
-    return kept
+shared = address_map._entries  # empty, if no memory is known to other libraries
+_MOST_PLACES = 4096
+_places = Memo[tuple[Any, ...], Tensor](_MOST_PLACES)
+_HEAD = object.__basicsize__  # NumPy's arrays have their address behind it
+
+
+def _stored_address(array: np.ndarray[Any, Any]) -> int:
+    """The address of the first element, as the array has it in its own memory."""
+    return ctypes.c_void_p.from_address(id(array) + _HEAD).value or 0
+
+
+def _told_address(array: np.ndarray[Any, Any]) -> int:
+    """The address of the first element, as the array says it: four times slower."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+_sample = np.arange(3)[1:]
+address_of = (
+    _stored_address if _stored_address(_sample) == _told_address(_sample) else _told_address
+)
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor in the memory of an array, for one launch: the caller keeps the array meanwhile."""
+    place = address_of(array), array.shape, array.strides, array.dtype
+    tensor = _places.get(place)
+    if tensor is None:
+        tensor = _places[place] = _unkept(array)
+    if shared:
+        memory = tensor.storage.memory
+        if address_map.is_shared(memory.address, memory.address + memory.nbytes):
+            return as_tensor(array, cpu())
+    return tensor
+
+
+def _unkept(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor in the memory of an array, which it does not keep."""
+    device = cpu()
+    is_of_times = array.dtype.kind in "mM"  # which kernels see as times here
+    memory: Any = device.backend.foreign(array if is_of_times else plain(array))
+    export = memory.export = replace(memory.export, keep=None)
+    memory.bytes = bytes_of(export)
+    storage = Storage(address_map.owner_of(device.backend), memory)
+    at = Layout(export.offset, export.shape, export.strides)
+    return Tensor(device, storage, at, export.dtype)
+
+
+def tensor_of_scalar(value: np.ndarray[Any, Any], scalar: np.generic) -> Tensor:
+    """A tensor of no axes that kernels take as a scalar: a record, which they change, or a time."""
+    tensor = _unkept(value)
+    key: Any = cpu().backend.scalar_key(scalar)
+    tensor._key = key
+    tensor._fingerprint = fingerprint((key, "scalar"))
+    return tensor
 
 
 @functools.cache
@@ -54,6 +112,31 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
             "device here. Give it as a NumPy array, or copy it: cuda.to_device(a)."
         )
     return Plain(found)
+
+
+def _host_copy(array: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    """`numpy.asarray(device_array)`: its elements on the host."""
+    return np.array(array._ary, dtype)
+
+
+def _element(array: Any, item: Any, stream: object = 0) -> Any:
+    return array[item]
+
+
+def _set_element(array: Any, key: Any, value: Any, stream: object = 0) -> None:
+    array[key] = value
+
+
+def _squeezed(array: Any, axis: Any = None, stream: object = 0) -> Any:
+    return Plain(array._ary.squeeze(axis))
+
+
+# What the simulator's arrays do not have, or not as arrays of a device.
+METHODS: dict[str, Any] = {
+    "__array__": _host_copy, "getitem": _element, "setitem": _set_element, "squeeze": _squeezed,
+    "as_cuda_arg": lambda array: Memory(array._ary),
+    "gpu_data": property(lambda array: Memory(array._ary)),
+}  # fmt: skip
 
 
 def is_cuda_array(obj: Any) -> bool:
@@ -86,8 +169,15 @@ def device_array_in(
     shape: Any, strides: Any, dtype: Any, stream: object = 0, gpu_data: Memory | None = None
 ) -> Any:
     """`numba.cuda`'s `DeviceNDArray(shape, strides, dtype)`: new, or in memory of another one."""
+    shape, strides = ((n,) if isinstance(n, int) else n for n in (shape, strides))
     if gpu_data is None:
         return Plain(np.ndarray(shape, dtype, strides=strides))
     first = gpu_data.array
     view = np.lib.stride_tricks.as_strided(first.view(dtype), shape, strides)
     return Plain(view)
+
+
+def to_device(obj: Any, stream: object = 0, copy: bool = True, to: Any = None) -> Any:
+    """`cuda.to_device`: a copy in a new device array, or in `to`; of a record, a record."""
+    made = devicearray.to_device(obj, stream, copy, to)
+    return made[()] if isinstance(obj, np.void) and to is None else made

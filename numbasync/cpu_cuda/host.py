@@ -18,13 +18,15 @@ from numbasync.errors import UnsupportedKernelError
 # Of the simulator as they are.
 _SIMULATED = (
     "close", "defer_cleanup", "device_array", "device_array_like", "is_float16_supported",
-    "pinned", "pinned_array", "pinned_array_like", "to_device",
+    "pinned", "pinned_array", "pinned_array_like",
 )  # fmt: skip
 # What only a compiler for GPUs can give.
 _OF_A_GPU = (
     "compile", "compile_all", "compile_for_current_device", "compile_ptx",
     "compile_ptx_for_current_device",
 )  # fmt: skip
+# What only a driver can give.
+_OF_A_DRIVER = ("from_cuda_array_interface", "open_ipc_array")
 _PROCESSORS = 16  # as many as a small GPU has: programs make grids of it
 _COMPUTE_CAPABILITY = (9, 0)
 
@@ -161,8 +163,14 @@ class CpuAsCudaDevice:
     def supports_bfloat16(self) -> bool:
         return True
 
+    def supports_fp8(self) -> bool:
+        return True
+
     def get_primary_context(self) -> Any:
-        return module("simulator.cudadrv.devices").get_context()
+        return context()
+
+    def release_primary_context(self) -> None:
+        """No effect."""
 
     def reset(self) -> None:
         """No effect."""
@@ -199,13 +207,47 @@ def refuse_driver(why: str) -> Exception:
     return error
 
 
+class Context:
+    """The context of device 0."""
+
+    id = 0
+    device = _DEVICE
+    compute_capability = _COMPUTE_CAPABILITY
+
+    def __init__(self) -> None:
+        simulated = module("simulator.cudadrv.devices").get_context()
+        self.memalloc, self.memhostalloc = simulated.memalloc, simulated.memhostalloc
+        self.get_memory_info, self.defer_cleanup = memory_info, module("simulator").defer_cleanup
+        self.deallocations: list[object] = []  # memory is freed at once
+        self.synchronize = self.reset = self.push = self.pop = self.prepare_for_use = nothing
+        self.create_stream, self.create_event, self.create_external_stream = (
+            stream, event, external_stream
+        )  # fmt: skip
+        self.get_default_stream = self.get_legacy_default_stream = default_stream
+        self.get_per_thread_default_stream = default_stream
+
+    def can_access_peer(self, peer: object) -> bool:
+        """Whether another device can use the memory of this one: there is none."""
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return "<CUDA context of device 0>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return refuse(f"{name} of a context")
+
+
 def context() -> Any:
     """The context of device 0."""
-    found = module("simulator.cudadrv.devices").get_context()
-    found._device = _DEVICE
-    found.synchronize = synchronize
-    found.get_memory_info = memory_info
-    return found
+    return Context()
 
 
 def memory_info() -> Any:
@@ -216,8 +258,14 @@ def memory_info() -> Any:
     return named(total - device.memory_stats().used_current, total)
 
 
-def synchronize() -> None:
-    """Return: nothing is in flight."""
+def nothing() -> None:
+    """Return: nothing is in flight, and no profiler is there."""
+
+
+@contextmanager
+def profiling() -> Iterator[None]:
+    """A block that no profiler looks at."""
+    yield
 
 
 class _Devices(tuple[CpuAsCudaDevice, ...]):
@@ -244,6 +292,13 @@ def managed_array(
     return arrays.devicearray.managed_array(shape, dtype=dtype, strides=strides, order=order)
 
 
+@contextmanager
+def mapped(*arrays_of_host: Any, **_: Any) -> Iterator[Any]:
+    """A block in which the device has arrays of the host: as device arrays in their memory."""
+    found = [arrays.as_cuda_array(array) for array in arrays_of_host]
+    yield found[0] if len(found) == 1 else found
+
+
 def mapped_array_like(ary: Any, **_: Any) -> Any:
     """An array of host and device, as `ary` is."""
     return arrays.devicearray.device_array_like(ary)
@@ -261,29 +316,31 @@ def replacements() -> list[tuple[Any, str, Any]]:
         "external_stream": external_stream,
         "get_current_device": lambda: _DEVICE, "gpus": _Devices((_DEVICE,)),
         "is_available": lambda: True, "is_bfloat16_supported": lambda: True,
+        "is_fp8_supported": lambda: True, "mapped": mapped,
         "is_supported_version": lambda: True, "list_devices": lambda: _Devices((_DEVICE,)),
         "managed_array": managed_array, "mapped_array": mapped_array,
         "mapped_array_like": mapped_array_like, "select_device": select_device,
-        "stream": stream, "synchronize": synchronize,
+        "profile_start": nothing, "profile_stop": nothing, "profiling": profiling,
+        "stream": stream, "synchronize": nothing, "to_device": arrays.to_device,
     }  # fmt: skip
     own |= {name: getattr(simulator, name) for name in _SIMULATED}
     made = [(home, name, value) for name, value in own.items() for home in (cuda, api)]
     made += [(home, name, refuse(name)) for name in _OF_A_GPU for home in (cuda, compiler)]
+    made += [(home, name, refuse(name)) for name in _OF_A_DRIVER for home in (cuda, api)]
     devicearray, devices, driver = map(
         module, ("cudadrv.devicearray", "cudadrv.devices", "cudadrv.driver")
     )
     made += [
         (devicearray, name, getattr(arrays.devicearray, name))
-        for name in ("auto_device", "is_cuda_ndarray", "to_device")
-    ]
+        for name in ("auto_device", "is_cuda_ndarray")
+    ] + [(devicearray, "to_device", arrays.to_device)]
     made += [
         (devices, "get_context", lambda devnum=0: context()),
         (devices, "gpus", _Devices((_DEVICE,))),
         (devicearray, "DeviceNDArray", arrays.device_array_in),
-        (arrays.devicearray.FakeCUDAArray, "gpu_data", property(lambda a: arrays.Memory(a._ary))),
         (driver, "_have_nvjitlink", lambda: False),
         (decorators, "_have_nvjitlink", lambda: False),
-        (driver, "_to_core_stream", lambda stream: stream),
+        (driver, "_to_core_stream", lambda stream: stream or _DEFAULT),
         (module("core.config"), "CUDA_LOW_OCCUPANCY_WARNINGS", 0),  # of multiprocessors
     ]
-    return made
+    return made + [(arrays.Plain, name, value) for name, value in arrays.METHODS.items()]

@@ -4,9 +4,11 @@ that a kernel of numbasync has.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +16,26 @@ from typing import Any
 import numpy as np
 from numba.cuda.args import ArgHint, In
 
+from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import module, refuse
+from numbasync.cpu_cuda.summary import counts_of
 from numbasync.device.device import default_device, use_device
-from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
-from numbasync.launch.configured import is_plain
+from numbasync.errors import (
+    KernelCompileError,
+    KernelError,
+    NumbasyncError,
+    UnsupportedKernelError,
+)
 from numbasync.launch.launcher import launcher as launcher_of
 from numbasync.memo import Memo
+from numbasync.tensors.import_array import as_tensor
 from numbasync.tensors.tensor import Tensor
 
 _LAUNCHER = "_numbasync_launcher"  # attributes of a dispatcher
 _CONFIGURED = "_numbasync_configured"
+_READY = "_numbasync_ready"  # of a configuration
+_TENSOR = "_numbasync_tensor"  # of a device array
 _MOST_CONFIGURED = 64  # grids of a kernel
 # What a dispatcher tells of the code that was compiled for a GPU.
 _OF_THE_CODE = (
@@ -32,30 +43,54 @@ _OF_THE_CODE = (
     "get_regs_per_thread", "get_shared_mem_per_block", "inspect_asm", "inspect_llvm",
     "inspect_lto_ptx", "inspect_sass", "inspect_sass_cfg",
 )  # fmt: skip
-_PLAIN = frozenset((int, float, bool, complex, np.float32, np.float64, np.int32, np.int64))
+_PLAIN = (int, float, bool, complex, np.number, np.bool_, type(None))
 _THREADS = 128  # of a block of `kernel.forall(n)`
+After = list[Callable[[], object]]
 
 
-def call(dispatcher: Any, args: Sequence[Any], configuration: Any) -> None:
-    """Run a kernel to its end. Arrays are used where they are."""
-    after: list[Callable[[], object]] = []
-    for extension in reversed(dispatcher.extensions or ()):
+class _Ready:
+    """A kernel with a grid, and what is decided once for all its launches."""
+
+    __slots__ = ("counts", "extensions", "kernel", "kinds")
+
+    def __init__(self, dispatcher: Any, configuration: Any) -> None:
+        launcher = vars(dispatcher).get(_LAUNCHER)
+        self.counts = counts_of(dispatcher.py_func)
+        if launcher is None:
+            _refuse_captured(dispatcher.py_func)
+            launcher = vars(dispatcher)[_LAUNCHER] = launcher_of(may_alias=True)(dispatcher)
+            self.counts.add(launcher.planner.kernel.seconds)
+            setattr(launcher.kernel, THREADS_MAY_RETURN, True)  # before a barrier
+        grid, block = configuration.griddim, configuration.blockdim
+        self.kernel = launcher[grid, block, 0, configuration.sharedmem]
+        self.extensions = dispatcher.extensions or ()
+        self.kinds: Any = next(iter(dispatcher.overloads)) if dispatcher.specialized else None
+
+
+def _extended(ready: _Ready, args: Any, after: After) -> Any:
+    """The arguments, as the kernel's extensions make them."""
+    for extension in reversed(ready.extensions):
         args = [extension.prepare_args(None, a, stream=0, retr=after)[1] for a in args]
-    launcher = vars(dispatcher).get(_LAUNCHER)
-    if launcher is None:
-        _refuse_captured(dispatcher.py_func)
-        launcher = launcher_of(may_alias=True)(dispatcher)
-        vars(dispatcher)[_LAUNCHER] = launcher
-    configured = launcher[configuration.griddim, configuration.blockdim, 0, configuration.sharedmem]
-    given = [a if type(a) in _PLAIN else _argument(a, after) for a in args]
-    if dispatcher.specialized:
-        (kinds,) = dispatcher.overloads
-        given = [_written(k, a) for k, a in zip(kinds, given, strict=True)]
+    return args
+
+
+def launch(configuration: Any, *args: Any) -> None:
+    """`kernel[grid, block](...)`: run it to its end. Arrays are used where they are."""
+    ready = configuration.__dict__.get(_READY)
+    if ready is None:
+        ready = configuration.__dict__[_READY] = _Ready(configuration.dispatcher, configuration)
+    ready.counts.launches += 1
+    after: After = []
+    if ready.extensions:
+        args = _extended(ready, args, after)
+    given = [a if (read := _readers[type(a)]) is None else read(a, after) for a in args]
+    if ready.kinds is not None:
+        given = [_written(k, a) for k, a in zip(ready.kinds, given, strict=True)]
     try:
-        operation = configured(*given)
-        if default_device() is arrays.cpu():
-            operation.sync()
-        else:  # where no argument is a tensor, which it would follow
+        operation = ready.kernel(*given)
+        if (given and type(given[0]) is Tensor) or default_device() is arrays.cpu():
+            operation.sync()  # where the tensor is
+        else:
             with use_device(arrays.cpu()):
                 operation.sync()
     except (KernelCompileError, UnsupportedKernelError) as error:
@@ -65,8 +100,19 @@ def call(dispatcher: Any, args: Sequence[Any], configuration: Any) -> None:
             error.__cause__.args = (str(error),)
             raise error.__cause__ from None  # what the kernel has raised itself
         raise
+    except Exception:
+        raise
+    except BaseException:  # ^C: the kernel may still run
+        threading.Thread(target=_keep, args=(args, after), daemon=True).start()
+        raise
     for function in after:
         function()
+
+
+def _keep(*used: object) -> None:
+    """Keep what a kernel uses until the device has ended its work: tensors do not."""
+    with contextlib.suppress(NumbasyncError):  # which its launch would have raised
+        arrays.cpu().synchronize()
 
 
 def _refuse_captured(function: Any) -> None:
@@ -82,33 +128,95 @@ def _refuse_captured(function: Any) -> None:
             )
 
 
-def _copied(given: np.ndarray[Any, Any], after: list[Callable[[], object]]) -> Any:
-    """A copy that a kernel can use, as a GPU has one of each array of the host: to be copied back
-    `after` the launch.
-    """
+# --- arguments, as a launcher of numbasync takes them, and what is to be done after the launch ---
+
+
+def _of_device(given: Any, after: After) -> Any:
+    tensor = given.__dict__.get(_TENSOR)
+    if tensor is None or arrays.shared:
+        inner = given._ary
+        if not isinstance(inner, np.ndarray):
+            return _argument(inner, after)
+        tensor = given.__dict__[_TENSOR] = arrays.tensor_of(inner)
+    return tensor
+
+
+def _of_host(given: np.ndarray[Any, Any], after: After) -> Tensor:
+    """The array where it is; a copy of one that no kernel can use, as a GPU has of each array."""
+    if given.flags.behaved:
+        return arrays.tensor_of(given)
     copied = given.copy()
+    after.append(lambda: copied)  # it lives as long as the launch
     if given.flags.writeable:
         after.append(lambda: np.copyto(given, copied))
-    return copied
+    return arrays.tensor_of(copied)
 
 
-def _argument(given: Any, after: list[Callable[[], object]]) -> Any:
-    """An argument as a launcher of numbasync takes it, and what is to be done after the launch."""
-    if isinstance(given, arrays.Plain):
-        inner = given._ary
-        return arrays.tensor_of(given) if isinstance(inner, np.ndarray) else inner
-    if isinstance(given, ArgHint):  # of `cuda.In` the kernel has a copy
-        given = copy.copy(given.value) if isinstance(given, In) else given.value
-        return _argument(given, after)
-    if isinstance(given, tuple):
-        parts = [_argument(part, after) for part in given]
-        return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)
-    if isinstance(given, np.ndarray):
-        fits = given.flags.writeable and given.flags.aligned
-        return arrays.tensor_of(given if fits else _copied(given, after))
-    if hasattr(given, "__dlpack__") and not isinstance(given, (Tensor, np.generic)):
-        return arrays.tensor_of(given)
+def _of_hint(given: ArgHint, after: After) -> Any:
+    value = copy.copy(given.value) if isinstance(given, In) else given.value
+    after.append(lambda: value)  # it lives as long as the launch
+    return _argument(value, after)
+
+
+def _of_record(given: np.void, after: After) -> Any:
+    """The record where it is, or a copy, which is copied back."""
+    if not given.dtype.names:
+        return given
+    held = np.asarray(given)
+    if given.flags.owndata or not held.flags.behaved:
+        held = held.copy()
+        if given.flags.writeable:
+            after.append(lambda: _fill(given, held))
+    after.append(lambda: held)  # it lives as long as the launch
+    return arrays.tensor_of_scalar(held, given)
+
+
+def _fill(record: np.void, held: np.ndarray[Any, Any]) -> None:
+    for name in held.dtype.names or ():
+        record[name] = held[name]
+
+
+def _of_time(given: np.datetime64 | np.timedelta64, after: After) -> Tensor:
+    held = np.asarray(given)
+    after.append(lambda: held)  # it lives as long as the launch
+    return arrays.tensor_of_scalar(held, given)
+
+
+def _of_tuple(given: Any, after: After) -> Any:
+    parts = [_argument(part, after) for part in given]
+    return type(given)(*parts) if hasattr(given, "_fields") else tuple(parts)
+
+
+def _of_other(given: Any, after: After) -> Any:
+    if hasattr(given, "__dlpack__"):
+        return as_tensor(given, arrays.cpu())
     return given
+
+
+def _argument(given: Any, after: After) -> Any:
+    read = _readers[type(given)]
+    return given if read is None else read(given, after)
+
+
+_Read = Callable[[Any, After], Any]
+_READ: tuple[tuple[Any, _Read | None], ...] = (
+    ((np.datetime64, np.timedelta64), _of_time), (np.void, _of_record),
+    (_PLAIN, None), (Tensor, None), (arrays.Plain, _of_device), (np.ndarray, _of_host),
+    (ArgHint, _of_hint), (tuple, _of_tuple), (np.generic, None), (object, _of_other),
+)  # fmt: skip
+_MOST_TYPES = 256
+
+
+class _Readers(Memo[type, _Read | None]):
+    """How arguments of a type are read, decided once for each."""
+
+    def __missing__(self, kind: type) -> _Read | None:
+        read = next(read for kinds, read in _READ if issubclass(kind, kinds))
+        self[kind] = read
+        return read
+
+
+_readers = _Readers(_MOST_TYPES)
 
 
 def _written(kind: Any, argument: Any) -> Any:
@@ -160,29 +268,33 @@ def replacements() -> list[tuple[Any, str, Any]]:
     def threads(self: Any, found: object) -> int:
         return self.thread_per_block or _THREADS
 
-    def launch(self: Any, *args: object) -> None:
-        call(self.dispatcher, args, self)
+    plain, state_of = kind.__getitem__, home._LaunchConfiguration.__getstate__
 
-    plain = kind.configure
-
-    def configure(
-        self: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: Any = 0
-    ) -> Any:
+    def configured(self: Any, given: Any) -> Any:
         """`kernel[grid, block]`, kept: programs write it at each launch."""
-        key = griddim, blockdim, 0, sharedmem  # the stream makes no difference here
-        if not is_plain(key):
-            return plain(self, griddim, blockdim, stream, sharedmem)
-        known = vars(self).get(_CONFIGURED)
+        key = given
+        if len(given) > 2:  # all streams are one
+            key = (*given[:2], 0, *given[3:]) if any(given[3:]) else given[:2]
+        known = self.__dict__.get(_CONFIGURED)
         if known is None:
-            known = vars(self)[_CONFIGURED] = Memo[Any, Any](_MOST_CONFIGURED)
+            known = self.__dict__[_CONFIGURED] = Memo[Any, Any](_MOST_CONFIGURED)
         found = known.get(key)
         if found is None or found.pre_launch_callbacks:
-            found = known[key] = plain(self, griddim, blockdim, stream, sharedmem)
+            found = known[key] = plain(self, given)
         return found
 
+    def state(self: Any) -> Any:
+        kept = state_of(self)
+        kept.pop(_READY, None)
+        return kept
+
+    def call(self: object, args: Sequence[Any], configuration: Any) -> None:
+        launch(configuration, *args)
+
     made: list[tuple[Any, str, Any]] = [
-        (kind, "configure", configure),
+        (kind, "__getitem__", configured),
         (home._LaunchConfiguration, "__call__", launch), (kind, "call", call),
+        (home._LaunchConfiguration, "__getstate__", state),
         (kind, "compile", compile),
         (kind, "enable_caching", nothing), (kind, "specialize", itself),
         (home.ForAll, "_compute_thread_per_block", threads),

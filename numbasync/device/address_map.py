@@ -73,6 +73,17 @@ def note(storage: Storage) -> None:
             _add(Entry(key, storage))
 
 
+def is_shared(low: int, high: int) -> bool:
+    """Whether a live storage that another library knows has some of these addresses."""
+    with _lock:
+        return any(
+            first < high and low < end and entry.ref() is not None
+            for group in _groups[slice(*_touched(low, high))]
+            for entry in group.entries
+            for _, first, end in (entry.key,)
+        )
+
+
 def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
     """The storage for memory that comes from another library.
 

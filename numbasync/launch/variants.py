@@ -8,6 +8,7 @@ variant, and the next request tries again.
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Hashable
 from types import TracebackType
@@ -87,7 +88,9 @@ class Compilation:
         try:
             # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
+                started = time.perf_counter()
                 executable = self._device.compile(self._kernel.dispatcher, self._keys)
+                self._kernel.seconds.append(time.perf_counter() - started)
                 self._kernel.add(self._device, self._keys, executable)
         except BaseException as error:
             self._error, self._trace = error, error.__traceback__
@@ -112,10 +115,12 @@ class Kernel:
     Attributes:
         dispatcher: the object that `numba.cuda.jit` created.
         name: the function's name.
+        seconds: what each compilation of a variant has taken.
     """
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
+        self.seconds: list[float] = []
         # Numba accepts only one of the two
         if _with_lines and not dispatcher.targetoptions.get("debug"):
             dispatcher.targetoptions["lineinfo"] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +146,21 @@ def test_what_programs_ask_of_a_device(capsys: pytest.CaptureFixture[str]) -> No
         cuda.select_device(1)
 
 
+def test_no_function_of_the_host_asks_a_driver() -> None:
+    from numba.cuda import api
+
+    left = [
+        name
+        for name, value in vars(api).items()
+        if callable(value) and value.__module__ == api.__name__ and name[0] != "_"
+    ]
+    assert left == []
+    context: Any = cuda.current_context()
+    assert context.get_default_stream() is cuda.default_stream() and context.id == 0
+    with pytest.raises(UnsupportedKernelError, match="get_ipc_handle of a context"):
+        context.get_ipc_handle(0)
+
+
 def test_mistakes_are_named_where_the_program_launches() -> None:
     with pytest.raises(OutOfBoundsError, match=r"thread \(7, 0, 0\).*index 8 is out of") as error:
         shift[1, 8](np.zeros(8), np.zeros(8))
@@ -240,6 +256,9 @@ def test_an_option_of_pytest_finds_races_in_other_programs(tmp_path: Path) -> No
     options = ["-q", "-p", "numbasync.testing.plugin", "--cuda-on-cpu"]
     plain = sessions.run(sys.executable, options, environment(), tmp_path, seconds=600)
     assert "1 passed" in plain.stdout, plain.stdout
+    assert "CUDA kernels on the CPU device" in plain.stdout, plain.stdout
+    assert re.search(r"^1 kernel, 1 launch, 1 compilation in \d", plain.stdout, re.M)
+    assert re.search(r" s  reverse, test_program.py:4$", plain.stdout, re.M), plain.stdout
     races = [*options, "--kernel-races=2"]
     found = sessions.run(sys.executable, races, environment(), tmp_path, seconds=600)
     assert "2 failed" in found.stdout or "1 failed, 1 passed" in found.stdout, found.stdout

@@ -87,6 +87,16 @@ def test_call_sites_are_those_of_python(device: na.Device, stream: na.Stream) ->
     assert [str(line) for line in lines[0]] == [str(line) for line in lines[1]]
 
 
+def test_call_sites_lie_behind_the_frames_of_the_package() -> None:
+    package: dict[str, Any] = {"__name__": "numbasync.probe", "call_site": call_site}
+    exec("def inner(): return call_site(0)\ndef outer(): return inner()", package)
+    sites = []
+    for on in (True, False):
+        native.switch(on)
+        sites.append(str(package["outer"]()))
+    assert sites[0] == sites[1] and "test_core.py" in sites[0]
+
+
 def submission_of(z: na.Tensor, stream: na.Stream) -> Any:
     add_one(z).async_on(stream)
     submission = z.storage.writer

@@ -74,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitizer.command(options.sanitizer)  # raises if the tool is not installed
     if options.coverage and os.environ.get("NUMBASYNC_CPU_ENGINE") != "interpreted":
         os.environ["NUMBASYNC_CPU_ENGINE"] = "compiled-lines"  # read when devices are first listed
+    if options.cuda_on_cpu:
+        config.pluginmanager.register(cuda_on_cpu.Summary())
     if options.cuda_on_cpu and options.races:
         config.pluginmanager.register(cuda_on_cpu.CheckedPrograms(options.races))
     if options.lines:

@@ -1,17 +1,48 @@
-"""Tests of programs for `numba.cuda` whose kernels are checked: `--cuda-on-cpu --kernel-races=N`.
+"""Tests of programs for `numba.cuda`: the summary of what they launched, and checked kernels
+(`--cuda-on-cpu --kernel-races=N`).
 
-A plugin of its own, which a session has if it asks for it: its fixture is used by every test.
+Plugins of their own, which a session has if it asks for them: a fixture is used by every test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 import pytest
 
 from numbasync.testing import checked
 from numbasync.testing.plugin import needs
 from numbasync.testing.plugin.fixtures import Place, places
+
+_HOME = "numbasync.cpu_cuda.summary"
+_SENT = "numbasync_launched"  # the key of what workers of pytest-xdist send
+
+
+class Summary:
+    """The kernels of the session, told at its end."""
+
+    def __init__(self) -> None:
+        self._rows: list[Any] = []  # of workers
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(session.config, "workeroutput", None)  # exists in a worker
+        if output is not None:
+            output[_SENT] = [tuple(row) for row in import_module(_HOME).rows()]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Collect what a worker has launched."""
+        self._rows += getattr(node, "workeroutput", {}).get(_SENT, [])
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        summary = import_module(_HOME)
+        lines = summary.lines([*self._rows, *summary.rows()])
+        if lines:
+            terminalreporter.section("CUDA kernels on the CPU device")
+            for line in lines:
+                terminalreporter.write_line(line)
 
 
 class CheckedPrograms:

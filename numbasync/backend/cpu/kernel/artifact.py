@@ -89,7 +89,7 @@ def make(
             regions.Settings(
                 apart=options.checked or options.debug or everything_apart,
                 ordered=options.checked,
-                returned_are_missing=True,
+                returned_are_missing=options.checked or not options.may_return,
                 row=row,
             ),
         )

@@ -34,6 +34,10 @@ def requested_engine() -> str:
     return name
 
 
+# Scalars that come as arrays of no axes.
+_IN_MEMORY = (types.Record, types.NPDatetime, types.NPTimedelta)
+
+
 def prepare_kernel(
     dispatcher: Any,
     keys: tuple[Hashable, ...],
@@ -62,7 +66,7 @@ def prepare_kernel(
         kernel = Compiled(dispatcher, argument_types, max_threads, watched, engine == LINES)
     kernel.formal = formal_arguments
     kernel.argument_types = argument_types
-    kernel.records = tuple(i for i, t in enumerate(argument_types) if isinstance(t, types.Record))
+    kernel.records = tuple(i for i, t in enumerate(argument_types) if isinstance(t, _IN_MEMORY))
     return kernel
 
 

@@ -54,13 +54,15 @@ def short_launch(work: Work) -> ShortLaunch | None:
 
 
 class _Record:
-    """A structured scalar, whose value is read when the kernel runs."""
+    """A structured scalar or a time, whose value is read when the kernel runs."""
 
     def __init__(self, place: np.ndarray[Any, Any]) -> None:
         self._place = place
 
     @property
     def array(self) -> Any:
+        if self._place.dtype.names is None:
+            return self._place[()]
         # `np.record` offers the fields as attributes, too.
         return self._place.view(np.dtype((np.record, self._place.dtype)))[()]
 

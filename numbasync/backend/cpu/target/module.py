@@ -26,12 +26,15 @@ class Options:
         debug: as `cuda.jit(debug=True)`: divisions by zero raise.
         checked: each access of an element calls `na.access` first.
         lines: each line calls `na.line` first, with the number of the line before it and its own.
+        may_return: barriers do not wait for threads that have returned, as on a GPU; else these
+            are reported.
     """
 
     fastmath: bool = False
     debug: bool = False
     checked: bool = False
     lines: bool = False
+    may_return: bool = False
 
 
 @dataclass
