@@ -83,6 +83,7 @@ HALF = Kind(
     ),
     block=(
         "sh[t] = ha\nsync\nhb = sh[(t + {k}) % n]\nsync",
+        "s[t], sh[t] = {a}, hb\nsync\n{b}, ha = s[n - 1 - t], sh[(t + {k}) % n]\nsync",
         "sh[t] = near(hb + ha)\nsync\nha = sh[n - 1 - t] if {c} else hb\nsync",
         "ha = float16({u} % 50)\nsync\nhb = near(ha + hb)",
     ),
@@ -161,6 +162,7 @@ DYNAMIC = Kind(
     ),
     block=(
         "dy[t] = {a}\nsync\n{b} = dy[(t + {k}) % n]\nsync",
+        "dy[t], s[t] = {a}, {b}\nsync\n{a}, {b} = s[(t + {k}) % n], dy[n - 1 - t]\nsync",
         "df[t], df[n + t] = {a}, {u}\nsync\n{p}, {q} = df[(t + {k}) % n], df[2 * n - 1 - t]\nsync",
         "up[t] = {a}\nsync\n{b} = up[n - 1 - t]\nsync", "{p} = lent(float64({q}), t, n)",
         "dy[t] = {a}\nsync\nfor j in range(n):\n    {b} = ({b} + dy[j]) % 1021\nsync",

@@ -31,6 +31,12 @@ def reached_from(graph: Graph, starts: Iterable[str], stop: str | None = None) -
     return seen
 
 
+def that_return(blocks: Mapping[str, list[Instruction]], graph: Graph) -> set[str]:
+    """The blocks from which a thread can come to a return, rather than stop with an error."""
+    returns = [b for b in graph if blocks[b][-1].opcode == "ret"]
+    return reached_from(predecessors(graph), returns)
+
+
 def reverse_postorder(graph: Graph, entry: str) -> list[str]:
     order: list[str] = []
     seen = {entry}

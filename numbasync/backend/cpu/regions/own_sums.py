@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
-from numbasync.backend.cpu.regions.flow import natural_loops, predecessors, reached_from
+from numbasync.backend.cpu.regions.flow import natural_loops, that_return
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain
 
 BYTES = 1 << 14  # that the sums may take: what a processor has next to it
@@ -186,8 +186,7 @@ def _ends_by_itself(kernel: CutKernel, code: list[Instruction]) -> bool:
         if i.opcode in ("fence", "cmpxchg") or (i.opcode == "atomicrmw" and i.result in used):
             return False
     blocks, graph = kernel.function.blocks, kernel.function.successors()
-    ends = [b for b, block in blocks.items() if block[-1].opcode == "ret"]
-    goes_on = reached_from(predecessors(graph), ends)  # not those that stop with an error
+    goes_on = that_return(blocks, graph)
     made = kernel.function.definitions()
     for loop in natural_loops(graph, kernel.function.entry):
         waiting = [

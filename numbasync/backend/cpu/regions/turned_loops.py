@@ -17,12 +17,7 @@ from numbasync.backend.cpu.regions.divergence import (
     follows_from_operands,
     values_of_memory,
 )
-from numbasync.backend.cpu.regions.flow import (
-    NaturalLoop,
-    natural_loops,
-    predecessors,
-    reached_from,
-)
+from numbasync.backend.cpu.regions.flow import NaturalLoop, natural_loops, that_return
 from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment, split_list
@@ -87,7 +82,7 @@ def _exits(kernel: CutKernel, loop: NaturalLoop) -> list[tuple[str, str]]:
     """The ways out of the loop, but for errors."""
     blocks = kernel.function.blocks
     graph = kernel.graph()
-    good = reached_from(predecessors(graph), [b for b in graph if blocks[b][-1].opcode == "ret"])
+    good = that_return(blocks, graph)
     return [
         (block, following)
         for block in loop.blocks
