@@ -52,6 +52,12 @@ TOO_WIDE = """() => {
 BOXED = """[...document.querySelectorAll("article table:not([class])")].every(
     table => table.closest(".md-typeset__scrollwrap")
 )"""
+# What moves to its new place, as the search's box does, is there at once.
+STILL = """addEventListener("DOMContentLoaded", () => {
+    const style = document.createElement("style");
+    style.textContent = "*, ::before, ::after {transition: none !important}";
+    document.head.append(style);
+})"""
 # A page has its new width when two frames have been drawn; its scripts change the second.
 LAID_OUT = "new Promise(then => requestAnimationFrame(() => requestAnimationFrame(then)))"
 
@@ -135,6 +141,7 @@ def test_nothing_is_wider_than_its_column_and_no_page_asks_another_host(
     opened: Callable[..., Any], pages: list[str], site: str
 ) -> None:
     wide, page, widths = [], opened(), WIDTHS
+    page.add_init_script(STILL)
     # Building the index of the search for each page would be half of the work. A route could stop
     # that as well, but would turn off the cache.
     blocking = page.context.new_cdp_session(page)
