@@ -3,7 +3,8 @@
 `loop.svg` is a recorded run: the turns of the event loop, and the kernels of eight frames on the
 streams that ran them. `python docs/pictures/draw.py record` runs it again, on the default device.
 The other drawings explain: the stages of an operation, which kernels wait for which, what a graph
-saves, what becomes of an operation that is cancelled, tiles and their blocks, the way of a copy.
+saves, what becomes of an operation that is cancelled, tiles and their blocks, the way of a copy,
+and a launch on the CPU device.
 What was measured is drawn by `benchmarks/plots.py`.
 """
 
@@ -222,11 +223,11 @@ AS_A_GRAPH = (
 # An operation of two kernels, cancelled at the time 3: lane, kind, from, to, name.
 CANCELLED = (
     (0, "loop", 0, 3, "waits for a limit"),
-    (1, "loop", 0, 1.2, "enqueues"), (1, "ours", 1.2, 4, "kernel 1"),
+    (1, "loop", 0, 1.2, "enqueues"), (1, "ours", 1.2, 3.6, "kernel 1"),
     (2, "loop", 0, 1.2, "enqueues"), (2, "ours", 1.2, 3.6, "kernel 1"),
     (2, "ours", 3.65, 5.6, "kernel 2"),
 )  # fmt: skip
-ENDS = ((0, 3.1, "nothing runs"), (1, 4.1, "kernel 2 is not enqueued"), (2, 5.7, "both run"))
+ENDS = ((0, 3.1, "nothing runs"), (1, 3.7, "kernel 2 is not enqueued"), (2, 5.7, "both run"))
 
 
 def graph_svg(suffix: str = "") -> str:
@@ -306,6 +307,26 @@ def copies_svg(suffix: str = "") -> str:
     return svg(168, "An upload in chunks", said, "".join(parts))
 
 
+def workers_svg(suffix: str = "") -> str:
+    """A launch of six blocks on two processors, beside the event loop."""
+    colour, left = COLOURS[suffix], 108
+    scale = (WIDTH - left - RIGHT) / 6
+    lanes = ("event loop", "processor 1", "processor 2")
+    parts = [
+        text(left - 12, 8 + 32 * lane + 16, name, colour["text"], "end")
+        for lane, name in enumerate(lanes)
+    ]
+    parts += _box(left, 8, 0.9 * scale, "submit", "loop", suffix)
+    parts += _box(left + 0.95 * scale, 8, 4.1 * scale, "other tasks", "loop", suffix)
+    parts += _box(left + 5.1 * scale, 8, 0.9 * scale, "result", "loop", suffix)
+    for block in range(6):
+        x, y = left + (0.95 + 1.37 * (block // 2)) * scale, 40 + 32 * (block % 2)
+        parts += _box(x, y, 1.35 * scale, f"block {block}", "ours", suffix)
+    said = "A block is a loop over its threads. Blocks of a large launch are shared out."
+    parts.append(text(4, 124, said, colour["faint"]))
+    return svg(134, "A launch on the CPU device", said, "".join(parts))
+
+
 def _arrow(x: float, y: float, width: float, suffix: str) -> str:
     path = f"M{x} {y}h{width}m-4 -4l4 4l-4 4"
     return f'<path d="{path}" fill="none" stroke="{COLOURS[suffix]["text"]}"/>'
@@ -337,6 +358,7 @@ def drawn() -> dict[Path, str]:
         pictures[HERE / f"cancel{suffix}.svg"] = cancel_svg(suffix)
         pictures[HERE / f"tiles{suffix}.svg"] = tiles_svg(suffix)
         pictures[HERE / f"copies{suffix}.svg"] = copies_svg(suffix)
+        pictures[HERE / f"workers{suffix}.svg"] = workers_svg(suffix)
     return pictures
 
 
