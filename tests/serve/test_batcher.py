@@ -200,6 +200,23 @@ async def test_deadlines() -> None:
     assert batcher.statistics().expired == 3 and f.batches == [[1]]
 
 
+@in_virtual_time
+async def test_a_deadline_that_passes_while_the_loop_is_held_up_is_seen_before_the_batch() -> None:
+    seen = []
+
+    def hold_up(items: list[int]) -> list[int]:
+        seen.extend(items)
+        virtual_time.is_held_up(5)
+        return items
+
+    async with MicroBatcher(hold_up, max_batch=1, max_wait=0) as batcher:
+        first, second = *calls(batcher, 1), *calls(batcher, 2, deadline=1)
+        assert await first == 1
+        with pytest.raises(errors.DeadlineError):
+            await second
+    assert seen == [1]
+
+
 class Interrupt(BaseException):
     """As a signal's."""
 
