@@ -42,8 +42,8 @@ REMEDIES: dict[str, tuple[str, str]] = {
     "CUDA_ERROR_MISALIGNED_ADDRESS": (
         "a kernel used an address that its element type does not allow.",
         (
-            "check views made with reinterpret(), offsets into dynamic shared memory, and accesses of "
-            "na.vectors, which the CPU device checks: NUMBASYNC_DEVICE=cpu."
+            "check views made with reinterpret(), offsets into dynamic shared memory, and accesses "
+            "of na.vectors, which the CPU device checks: NUMBASYNC_DEVICE=cpu."
         ),
     ),
     "CUDA_ERROR_LAUNCH_TIMEOUT": (

@@ -212,7 +212,7 @@ async def test_a_deadline_that_passes_while_the_loop_is_held_up_is_seen_before_t
     async with MicroBatcher(hold_up, max_batch=1, max_wait=0) as batcher:
         first, second = *calls(batcher, 1), *calls(batcher, 2, deadline=1)
         assert await first == 1
-        with pytest.raises(errors.DeadlineError):
+        with pytest.raises(errors.DeadlineError, match="its item still waited"):
             await second
     assert seen == [1]
 
