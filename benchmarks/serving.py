@@ -41,6 +41,7 @@ WAYS = ("batches", "thread", "blocking")
 LOADS = (0.5, 0.9, 1.5)
 CLIENTS = 64  # that ask without a pause, for the capacity
 MOST_OPEN = 512  # connections; a request that finds none free waits for one
+IDLE = 1.0  # seconds; the service closes connections that are not used for 5
 HANG = 60.0  # seconds after which something is taken to hang
 SIZE = (64, 64)
 
@@ -104,14 +105,16 @@ class Service:
     def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
         self.process = process
         self.port = port
-        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = []
         self._open = asyncio.Semaphore(MOST_OPEN)
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """One request on a connection that is kept."""
         async with self._open:
+            if self._free and time.perf_counter() - self._free[-1][2] > IDLE:
+                self.close()
             if self._free:
-                reader, writer = self._free.pop()
+                reader, writer, _ = self._free.pop()
             else:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             try:
@@ -122,7 +125,7 @@ class Service:
             except BaseException:
                 writer.close()
                 raise
-            self._free.append((reader, writer))
+            self._free.append((reader, writer, time.perf_counter()))
             return int(head.split(b" ", 2)[1]), answer
 
     async def metric(self, name: str) -> float:

@@ -26,6 +26,7 @@ ROOMS = (
     "collective", "cpu_cuda",
     "launch", "random", "tensors", "ops", "device", "backend", "tensor_cores", "vectors",
     "layout", "arguments", "cache_folder", "errors", "fork", "memo", "public",
+    "driver_results",
 )  # fmt: skip
 
 # Modules that annotations make name one another, because a public class of one gives the other.

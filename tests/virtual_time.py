@@ -36,11 +36,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop of asyncio with a clock of its own, which begins at 0."""
 
     def __init__(self) -> None:
-        self._selector_of_time = _Selector()
-        super().__init__(self._selector_of_time)
+        self.selector_of_time = _Selector()
+        super().__init__(self.selector_of_time)
 
     def time(self) -> float:
-        return self._selector_of_time.now
+        return self.selector_of_time.now
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -48,6 +48,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner, pytest.MonkeyPatch.context() as patch:
         patch.setattr(batcher, "monotonic", runner.get_loop().time)
         return runner.run(main)
+
+
+def is_held_up(seconds: float) -> None:
+    """Let virtual time pass in which the running loop does not turn."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.selector_of_time.now += seconds
 
 
 async def passes(seconds: float) -> None:

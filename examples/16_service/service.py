@@ -87,7 +87,7 @@ async def on_a_thread(picture: np.ndarray) -> np.ndarray:
 async def life(app: Starlette, way: str) -> AsyncIterator[None]:
     """What lives as long as the service."""
     await find_edges(np.zeros((1, 16, 16, 3), np.uint8))  # compiled before the first client comes
-    batcher = na.serve.MicroBatcher(
+    batcher: na.serve.MicroBatcher[np.ndarray, np.ndarray] = na.serve.MicroBatcher(
         find_edges, max_batch=16, max_wait=0.002, max_queue=128,
         key=lambda picture: picture.shape, collate=np.stack, max_running=2,
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""`MicroBatcher`: when batches start, what their callers get, and how it ends."""
+"""`MicroBatcher`: when batches start, and what their callers get."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,48 +16,7 @@ from numbasync.serve import MicroBatcher
 from numbasync.serve.batcher import FAIR
 from tests import virtual_time, waiting
 from tests.common import saxpy
-
-HOUR = 3600.0
-
-
-class Service:
-    """An `f` that notes its batches, and works until it is let go."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[Any]] = []
-        self.go = asyncio.Event()
-
-    async def __call__(self, items: list[Any]) -> list[Any]:
-        self.batches.append(items)
-        await self.go.wait()
-        return [10 * item for item in items]
-
-
-def calls(batcher: MicroBatcher[Any, Any], *items: Any, **given: Any) -> list[asyncio.Task[Any]]:
-    return [asyncio.ensure_future(batcher(item, **given)) for item in items]
-
-
-async def settled(tasks: list[asyncio.Task[Any]]) -> list[Any]:
-    """Results and errors."""
-    return await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def turns(most: int = 5) -> None:
-    for _ in range(most):
-        await asyncio.sleep(0)
-
-
-def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test that is a coroutine."""
-
-    def run() -> None:
-        async def main() -> None:
-            await test()
-
-        virtual_time.run(main())
-
-    run.__name__ = test.__name__
-    return run
+from tests.serve.service import HOUR, Service, calls, in_virtual_time, settled, turns
 
 
 @in_virtual_time
@@ -200,6 +159,23 @@ async def test_deadlines() -> None:
     assert batcher.statistics().expired == 3 and f.batches == [[1]]
 
 
+@in_virtual_time
+async def test_a_deadline_that_passes_while_the_loop_is_held_up_is_seen_before_the_batch() -> None:
+    seen = []
+
+    def hold_up(items: list[int]) -> list[int]:
+        seen.extend(items)
+        virtual_time.is_held_up(5)
+        return items
+
+    async with MicroBatcher(hold_up, max_batch=1, max_wait=0) as batcher:
+        first, second = *calls(batcher, 1), *calls(batcher, 2, deadline=1)
+        assert await first == 1
+        with pytest.raises(errors.DeadlineError, match="its item still waited"):
+            await second
+    assert seen == [1]
+
+
 class Interrupt(BaseException):
     """As a signal's."""
 
@@ -251,102 +227,6 @@ def test_other_than_one_result_for_each_item_is_refused(results: Any, said: str)
                 assert isinstance(error, errors.CallerError) and said in str(error)
 
     virtual_time.run(main())
-
-
-@in_virtual_time
-async def test_closing_answers_those_that_wait_and_refuses_others() -> None:
-    f = Service()
-    batcher = MicroBatcher(f, max_batch=2, max_wait=HOUR)
-    async with batcher:
-        tasks = calls(batcher, 1, 2, 3)
-        await turns()
-        closing = [asyncio.ensure_future(batcher.close()) for _ in range(2)]
-        await turns()
-        assert not batcher.is_open
-        with pytest.raises(errors.BatcherClosedError):
-            await batcher(4)
-        f.go.set()
-        await asyncio.gather(*closing)
-        assert await asyncio.gather(*tasks) == [10, 20, 30]
-    assert asyncio.get_running_loop().time() == 0
-    with pytest.raises(errors.StateError, match="opened before"):
-        await batcher.__aenter__()
-
-
-@pytest.mark.parametrize("how", ["an error", "without drain", "timeout", "cancelled"])
-def test_who_still_waits_at_the_end_is_refused(how: str) -> None:
-    async def main() -> None:
-        f = Service()
-        batcher = MicroBatcher(f, max_batch=1)
-        error: Any = None
-        try:
-            async with batcher:
-                tasks = calls(batcher, 1, 2)
-                await turns()
-                if how == "an error":
-                    asyncio.get_running_loop().call_later(1, f.go.set)
-                    raise ValueError(how)
-                if how == "without drain":
-                    asyncio.get_running_loop().call_later(1, f.go.set)
-                    await batcher.close(drain=False)
-                elif how == "timeout":
-                    await batcher.close(timeout=4)
-                else:
-                    closing = asyncio.ensure_future(batcher.close())
-                    await turns()
-                    closing.cancel()
-                    await asyncio.wait([closing])
-        except ValueError as caught:
-            error = caught
-        first, second = await settled(tasks)
-        assert isinstance(second, errors.BatcherClosedError)
-        if how in ("an error", "without drain"):
-            assert first == 10 and (error is not None) == (how == "an error")
-        else:
-            assert isinstance(first, errors.BatchAbortedError)
-        assert batcher.statistics().requests == 2
-
-    virtual_time.run(main())
-
-
-@in_virtual_time
-async def test_a_batcher_that_its_own_f_calls_is_refused() -> None:
-    later: list[asyncio.Task[int]] = []
-
-    async def f(items: list[int]) -> list[int]:
-        if items == [5]:
-            return items
-        later.append(asyncio.ensure_future(after()))
-        return [await batcher(item) for item in items]
-
-    async def after() -> int:
-        """A task of f that outlives its batch."""
-        await virtual_time.passes(1)
-        return await batcher(5)
-
-    async with MicroBatcher(f) as batcher:
-        with pytest.raises(errors.ReentrancyError, match="f has called the batcher"):
-            await batcher(1)
-        assert await later[0] == 5
-
-
-def test_a_batcher_is_of_one_loop_and_must_be_open() -> None:
-    batcher = MicroBatcher(lambda items: items)
-
-    async def use() -> None:
-        with pytest.raises(errors.StateError, match="another event loop"):
-            await batcher(1)
-        with pytest.raises(errors.StateError, match="another event loop"):
-            await batcher.close()
-
-    async def main() -> None:
-        with pytest.raises(errors.StateError, match="is not open: write async with"):
-            await batcher(1)
-        async with batcher:
-            await asyncio.to_thread(lambda: asyncio.run(use()))
-            assert await batcher(3) == 3
-
-    asyncio.run(main())
 
 
 def test_f_has_the_context_of_the_block() -> None:

@@ -263,7 +263,7 @@ class Checker:
 
 
 @given(programs())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_each_request_ends_once_and_in_order(program: Program) -> None:
     async def main() -> None:
         await Checker(program).run()
