@@ -74,6 +74,7 @@ def one_by_one(out, counted):
         cuda.syncthreads()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("block", [(4, 3), full((37, 1)), full((2, 20))])
 def test_threads_return_one_by_one(block: tuple[int, int]) -> None:
     n = block[0] * block[1]
@@ -97,6 +98,7 @@ def alternating(a, b, steps):
         grid.sync()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [97, full(128), full(110)])
 def test_threads_return_before_the_grid_meets(size: int) -> None:
     a = np.random.default_rng(size).integers(0, 9, size)
@@ -108,6 +110,7 @@ def test_threads_return_before_the_grid_meets(size: int) -> None:
     np.testing.assert_array_equal(a, x)
 
 
+@pytest.mark.full
 def test_a_block_that_returns_before_the_grid_meets_is_an_error() -> None:
     a = np.zeros(64, np.int64)  # as on a GPU, which would wait for it
     with pytest.raises(BarrierDivergenceError, match=r"block \(2, 0, 0\): 0 of 32 threads"):
