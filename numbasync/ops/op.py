@@ -315,9 +315,6 @@ class Then(ChainOp[T, U]):
         return f".then({name_of(self._then)})"
 
 
-_ELEMENTS = {"first": 0, "last": -1}  # what `element` is, by a label
-
-
 @known
 class Map(ChainOp[T, U]):
     """The value of `first`, inspected or changed by a function on the host."""
@@ -333,7 +330,7 @@ class Map(ChainOp[T, U]):
         label: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(first)
-        self.element = None if label is None else _ELEMENTS.get(label)
+        self.element = None if label is None else {"first": 0, "last": -1}.get(label)
         self._change, self._keep, self._label = change, keep, label
         # A chain of any length is run by the loop of `steps`.
         self._links: int = first._links + 1 if isinstance(first, Map) else 1
