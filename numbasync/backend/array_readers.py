@@ -2,8 +2,8 @@
 
 The protocols of arrays cost microseconds a call: they make capsules, dictionaries, streams and
 events in Python. A reader knows one type of arrays, and asks for no more than a launch needs: by
-DLPack's table of C functions where the type has one (PyTorch's tensors), else by attributes (CuPy's
-and Numba's arrays). What a reader does not read is left to the protocols: arrays of the host, with
+DLPack's table of C functions where the type has one (PyTorch's tensors), else by attributes (see
+`array_attributes`). What a reader does not read is left to the protocols: arrays of the host, with
 a gradient, with a pending conjugation, of types that kernels have not.
 
 The table's layout is that of `DLPackExchangeAPI` in dlpack.h, version 1.3.
@@ -13,51 +13,36 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from numbasync import layout
 from numbasync.backend import array_protocols
+from numbasync.backend.array_attributes import (
+    LEGACY,
+    MOST_QUICK_AXES,
+    ArrayView,
+    by_attributes,
+)
 from numbasync.errors import DTypeError, OperationError
 from numbasync.memo import Memo
 from numbasync.native import core, known
 
-LEGACY, PER_THREAD = 1, 2  # the default streams, as the driver and the protocols write them
 MOST_TYPES = 256
-MOST_QUICK_AXES = 8
 TABLE = "__dlpack_c_exchange_api__"
 _TABLE_NAME = b"dlpack_exchange_api"
 _GPU = 2  # DLPack's type of CUDA devices
 _COMPLEX = 5  # DLPack's kind of complex numbers
 
 
-class ArrayView(NamedTuple):
-    """An array of a GPU.
+class Library(Protocol):
+    """What a reader asks of the library of its type.
 
     Attributes:
-        ordinal: the GPU's.
-        address: of the first element.
-        dtype, shape: as in NumPy.
-        strides: bytes between neighbours along each axis.
-        stream: the handle of the stream that the array's library works on.
-        owner: the library's object of that stream, which keeps the handle valid; None where the
-            library keeps it itself.
+        may_be_readonly: it does not tell whether an array may be written.
+        is_written_once: once an array is computed, the library does not write it again.
     """
 
-    ordinal: int
-    address: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    stream: int
-    owner: object
-
-
-class Library(Protocol):
-    """What a reader asks of the library of its type."""
-
     may_be_readonly: bool
+    is_written_once: bool
 
     def read(self, x: Any) -> ArrayView | None: ...
 
@@ -133,12 +118,8 @@ def _library_of(cls: type) -> Library | None:
     table = _table_of(cls)
     if table is not None:
         return ExchangeTable(cls, table)
-    package = cls.__module__.partition(".")[0]
-    if package == "cupy" and cls is getattr(sys.modules.get("cupy"), "ndarray", None):
-        return CupyArrays()
-    if package == "numba" and cls.__name__ == "DeviceNDArray" and not hasattr(cls, "__dlpack__"):
-        return NumbaArrays()
-    return None
+    library: Library | None = by_attributes(cls)
+    return library
 
 
 # --- DLPack's table of C functions -----------------------------------------------------------
@@ -217,6 +198,8 @@ class _Kept:
 class ExchangeTable:
     """A library whose arrays are read by DLPack's table."""
 
+    is_written_once = False
+
     def __init__(self, cls: type, address: int) -> None:
         table = _Table.from_address(address)
         self._table, self._cls = table, cls
@@ -278,69 +261,3 @@ class ExchangeTable:
             "table", table.tensor_from_object, table.managed_from_object, table.current_stream,
             self._has_gradients, self._has_signs, None, self._cls,
         )  # fmt: skip
-
-
-# --- attributes ------------------------------------------------------------------------------
-
-
-class CupyArrays:
-    """CuPy, whose arrays have no table yet."""
-
-    may_be_readonly = False
-
-    def __init__(self) -> None:
-        self._current: Any = sys.modules["cupy"].cuda.get_current_stream
-
-    def read(self, x: Any) -> ArrayView | None:
-        data, dtype = x.data, x.dtype
-        if not _is_plain(dtype) or x.ndim > MOST_QUICK_AXES:
-            return None
-        ordinal = data.device_id
-        return ArrayView(ordinal, data.ptr, dtype, x.shape, x.strides, *self.current(ordinal))
-
-    def keep(self, x: Any) -> object:
-        return x.data
-
-    def current(self, ordinal: int) -> tuple[int, object]:
-        stream = self._current(ordinal)
-        return stream.ptr or LEGACY, stream
-
-    def in_core(self) -> tuple[Any, ...]:
-        return "cupy", 0, 0, 0, False, False, self._current
-
-
-class NumbaArrays:
-    """Numba, whose arrays name their stream, or none: then their work is on Numba's default one."""
-
-    may_be_readonly = False
-
-    def read(self, x: Any) -> ArrayView | None:
-        dtype, data = x.dtype, x.gpu_data
-        address = x.device_ctypes_pointer.value or 0
-        if not address or not _is_plain(dtype) or x.ndim > MOST_QUICK_AXES:
-            return None
-        stream = x.stream
-        handle = int(stream) or default_stream_of_numba()
-        return ArrayView(data.context.device.id, address, dtype, x.shape, x.strides, handle, stream)
-
-    def keep(self, x: Any) -> object:
-        return x.gpu_data
-
-    def current(self, ordinal: int) -> tuple[None, None]:
-        return None, None
-
-    def in_core(self) -> tuple[Any, ...]:
-        return ("python",)
-
-
-def default_stream_of_numba() -> int:
-    from numba.core import config
-
-    return PER_THREAD if config.CUDA_PER_THREAD_DEFAULT_STREAM else LEGACY
-
-
-def _is_plain(dtype: Any) -> bool:
-    return type(dtype) in _DTYPES and dtype.isnative
-
-
-_DTYPES = frozenset(type(np.dtype(char)) for char in layout.CHARS)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend.array_attributes import ArrayView
 from numbasync.backend.array_protocols import Exported
-from numbasync.backend.array_readers import ArrayView, Reader
+from numbasync.backend.array_readers import Reader
 from numbasync.native import compiled, known
 
 

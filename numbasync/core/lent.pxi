@@ -11,17 +11,18 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
     """
     cdef reading_s r
     cdef Place place = None
-    cdef object dtype = None, device, storage, memory, tensor, weak, handle, owner = None
+    cdef object view = None
+    cdef object device, storage, memory, tensor, weak, handle, owner = None
     cdef object source = None
     cdef uintptr_t stream = 0
     if reader.style == BY_TABLE:
         if not reader.read(x, &r):
             return None
-        place = reader.place_of(x, None, &r)
-    elif reader.style == BY_CUPY:
-        dtype = reader.read_cupy(x, &r)
-        if dtype is not None:
-            place = reader.place_of(x, dtype, &r)
+        place = reader.place_of(None, &r)
+    else:
+        view = reader.read_attributes(x, &r)
+        if view is not None:
+            place = reader.place_of(view, &r)
     if place is None:
         return python["imported"](x, reader.in_python)
     device = found(gpus, place.ordinal)
@@ -30,7 +31,9 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
     ):
         reader.forget(place)
         return python["imported"](x, reader.in_python)
-    if before is not None:
+    if reader.style == BY_VIEW:
+        stream, owner = view[5], view[6]
+    elif before is not None:
         source = get(before, at_source)
     if isa(source, Borrowed) and holds(source, at_borrowed_reader, reader.in_python) and (
         holds(source, at_borrowed_ordinal, place.ordinal)
@@ -39,7 +42,7 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
     elif reader.style == BY_CUPY:
         owner = reader.current_of_cupy(place.ordinal)
         stream = <uintptr_t>owner.ptr or LEGACY_STREAM
-    if stream == 0:
+    if stream == 0 and reader.style != BY_VIEW:
         stream = reader.current_stream(r.ordinal)
         if stream == 0:
             return python["imported"](x, reader.in_python)
@@ -153,13 +156,18 @@ cdef bint is_ordered(object source, object queue, uintptr_t* behind, object befo
     cdef object own = get(source, at_borrowed_reader)
     if calls is None or not holds(source, at_mark, None):
         return False
-    noted = get(source, at_borrowed_stream)
+    noted, reader = get(source, at_borrowed_stream), get(own, at_reader_core)
+    if reader.style == BY_VIEW:  # there is no other stream
+        if noted != 0 and noted != behind[0]:
+            if not put_behind(calls, noted):
+                return False
+            behind[0] = noted
+        return True
     if before is not None and holds(before, at_borrowed_reader, own) and (
         get(before, at_borrowed_ordinal) == get(source, at_borrowed_ordinal)
     ):
         current = behind[0]
     else:
-        reader = get(own, at_reader_core)
         current = reader.current_stream(get(source, at_borrowed_ordinal))
         if current == 0 or (current != behind[0] and not put_behind(calls, current)):
             return False

@@ -25,9 +25,9 @@ ctypedef int (*manage_t)(PyObject*, managed_s**) noexcept
 ctypedef int (*current_stream_t)(int32_t, int32_t, void**) noexcept
 
 cdef enum:
-    BY_PYTHON = 0
     BY_TABLE = 1  # DLPack's table of C functions
     BY_CUPY = 2
+    BY_VIEW = 3  # what Python reads
     ON_GPU = 2  # DLPack's type of CUDA devices
     ON_GPU_MANAGED = 13
     OF_COMPLEX = 5  # DLPack's kind of complex numbers
@@ -157,6 +157,7 @@ cdef class ArrayReader:
     cdef object current_of_cupy
     cdef object cls  # of a table's arrays
     cdef unsigned version  # of `cls`, whose functions these are; they are called without a lookup
+    cdef object read_view  # of `Library`
     cdef getter_t gradient
     cdef void* of_gradient
     cdef method_t sign
@@ -168,7 +169,8 @@ cdef class ArrayReader:
         has_signs=False, current_of_cupy=None, cls=None,
     ):
         self.in_python, self.kinds, self.current_of_cupy = in_python, {}, current_of_cupy
-        self.style = BY_TABLE if style == "table" else BY_CUPY if style == "cupy" else BY_PYTHON
+        self.style = {"table": BY_TABLE, "cupy": BY_CUPY, "view": BY_VIEW}[style]
+        self.read_view = in_python.library.read
         self.describe, self.manage = <describe_t><uintptr_t>describe, <manage_t><uintptr_t>manage
         self.current = <current_stream_t><uintptr_t>current
         self.has_gradients, self.has_signs, self.cls = has_gradients, has_signs, cls
@@ -191,6 +193,8 @@ cdef class ArrayReader:
         cdef Managed managed
         if self.style == BY_CUPY:
             return x.data
+        if self.style == BY_VIEW:
+            return self.in_python.library.keep(x)
         managed = Managed.__new__(Managed)
         if self.manage(<PyObject*>x, &managed.managed) != 0:
             PyErr_Clear()
@@ -237,10 +241,18 @@ cdef class ArrayReader:
         r.length = 8 + 16 * t.ndim
         return not self.is_more(x, t.code)
 
-    cdef object read_cupy(self, object x, reading_s* r):
-        """Read an array of CuPy; its dtype, or None: it is left to Python."""
-        cdef object memory = x.data, dtype = x.dtype, shape = x.shape, strides = x.strides
+    cdef object read_attributes(self, object x, reading_s* r):
+        """Read an array of a library without a table; its view, or None: it is left to Python."""
+        cdef object view, memory, dtype, shape, strides
         cdef Py_ssize_t i, ndim
+        if self.style == BY_CUPY:
+            memory = x.data
+            view = memory.device_id, memory.ptr, x.dtype, x.shape, x.strides
+        else:
+            view = self.read_view(x)
+            if view is None:
+                return None
+        dtype, shape, strides = view[2], view[3], view[4]
         if not PyTuple_CheckExact(shape) or not PyTuple_CheckExact(strides):
             return None
         ndim = PyTuple_GET_SIZE(shape)
@@ -250,11 +262,13 @@ cdef class ArrayReader:
         for i in range(ndim):
             (<int64_t*>r.description)[1 + i] = <object>PyTuple_GET_ITEM(shape, i)
             (<int64_t*>r.description)[1 + ndim + i] = <object>PyTuple_GET_ITEM(strides, i)
-        r.address, r.ordinal, r.length = memory.ptr, memory.device_id, 8 + 16 * ndim
-        return dtype
+        r.ordinal, r.address, r.length = view[0], view[1], 8 + 16 * ndim
+        return view
 
-    cdef Place place_of(self, object x, object dtype, reading_s* r):
-        """The place of an array that was read; None: Python decides."""
+    cdef Place place_of(self, object view, reading_s* r):
+        """The place of an array that was read, with this view or by the table; None: Python
+        decides.
+        """
         cdef Py_ssize_t number = place_number(r)
         cdef Place place
         cdef object kind, ordinal, device, description, entry, held = self.places[number]
@@ -263,8 +277,8 @@ cdef class ArrayReader:
             place = held
             if place.is_of(r):
                 return place
-        if self.style == BY_CUPY:
-            kind = found(kinds, (dtype, x.shape, x.strides))
+        if view is not None:
+            kind = found(kinds, view[2:5])
         else:
             description = PyBytes_FromStringAndSize(r.description, r.length)
             kind = found(self.kinds, description)
@@ -285,7 +299,8 @@ cdef class ArrayReader:
         entry = found(entries, (place.backend, low, low + <int64_t>get(kind, at_kind_nbytes)))
         if entry is None or not isa(entry, Entry):
             return None
-        place.reading, place.dtype, place.kind = r[0], dtype, kind
+        place.reading, place.kind = r[0], kind
+        place.dtype = None if view is None else view[2]
         place.entry, place.ordinal, place.number = entry, ordinal, r.address
         place.fingerprint = get(kind, at_unaligned if r.address % VECTOR else at_aligned)
         self.places[number] = place

@@ -75,6 +75,21 @@ cdef inline bint is_of_launch(object op) noexcept:
     return isa(op, Map) and isa(get(op, at_changed), Launch)
 
 
+cdef int take_changed(object op, object value, object submission) except -1:
+    """`Map._take` of the value of a launch, which is no deferred one."""
+    cdef object changed, function = get(op, at_change)
+    cdef Region region = Region.__new__(Region, 1)
+    region.__enter__()
+    try:
+        changed = function(value)
+    finally:
+        region.close()
+    if not isa(changed, Tensor) or not holds(op, at_keeps_value, False):
+        changed = op._checked(value, changed, submission)
+    put(op, at_changed_value, changed)
+    return 0
+
+
 cdef int enqueue_change(object op, object submission) except -1:
     """`Map.try_enqueue` of a launch: as `enqueue`."""
     cdef object launch = get(op, at_changed), element = get(op, at_element)
@@ -82,7 +97,7 @@ cdef int enqueue_change(object op, object submission) except -1:
     cdef int status = enqueue(launch, submission)
     if status == 1:
         if element is None or not PyTuple_GET_SIZE(values):
-            op._take(value_of(launch), submission)
+            take_changed(op, value_of(launch), submission)
         else:
             put(op, at_changed_value, values[element])
     return status

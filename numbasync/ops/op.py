@@ -330,7 +330,7 @@ class Map(ChainOp[T, U]):
         label: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(first)
-        self.element = {"first": 0, "last": -1}.get(label or "")
+        self.element = None if label is None else {"first": 0, "last": -1}.get(label)
         self._change, self._keep, self._label = change, keep, label
         # A chain of any length is run by the loop of `steps`.
         self._links: int = first._links + 1 if isinstance(first, Map) else 1
@@ -348,19 +348,20 @@ class Map(ChainOp[T, U]):
 
     def _take(self, value: T, submission: Submission) -> None:
         check_there(value, self)
-        changed = exclusive.run(self._changed, value)
-        self._result: U = check_not_read(value, changed, submission, self)
+        changed = exclusive.run(self._change, value)
+        self._result: U = self._checked(value, changed, submission)
 
     def result(self) -> U:
         return self._result
 
     def follow(self, ctx: Context, value: T) -> Any:
-        return check_not_read(value, self._changed(value), ctx.submission, self)
+        return self._checked(value, self._change(value), ctx.submission)
 
-    def _changed(self, value: T) -> Any:
+    def _checked(self, value: T, changed: Any, submission: Submission) -> Any:
+        """What this gives of the value, and of what the function has made of it."""
         where = "inspect" if self._keep else "map"
-        changed = not_a_coroutine(self._change(value), where, self._change)
-        return value if self._keep else changed
+        changed = not_a_coroutine(changed, where, self._change)
+        return value if self._keep else check_not_read(value, changed, submission, self)
 
     def _suffix(self) -> str:
         if self._label is not None:

@@ -39,6 +39,14 @@ def add_there(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
         z[i] = x[i] + y[i]
 
 
+@na.launcher
+@cuda.jit
+def add_all(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+    i, j = cuda.grid(2)
+    if i < z.shape[0] and j < z.shape[1]:
+        z[i, j] = x[i, j] + y[i, j]
+
+
 @pytest.fixture
 def torch(device: na.Device) -> Any:
     torch_library()
@@ -63,6 +71,68 @@ def test_numbas_arrays_have_the_fast_path(device: na.Device, stream: na.Stream) 
     assert op.has_fast_path
     op.sync_on(stream)
     assert (z.copy_to_host() == 2).all()
+
+
+def test_buffers_of_cuda_core_have_the_fast_path(device: na.Device, stream: na.Stream) -> None:
+    core = pytest.importorskip("cuda.core")
+    gpu = core.Device(device.ordinal)
+    gpu.set_current()
+    theirs = gpu.create_stream()
+    x, z = (gpu.allocate(SIZE, stream=theirs) for _ in range(2))
+    theirs.sync()
+    once = na.as_tensor(x)
+    assert once.dtype == np.int8 and once.shape == (SIZE,)
+    na.fill(once, 1).sync_on(stream)
+    for given in ((z, x, x), (z, once, once)):
+        add(*given).sync_on(stream)
+        op = add(*given)
+        assert op.has_fast_path
+        na.fill(na.as_tensor(z), 0).sync_on(stream)
+        op.sync_on(stream)
+        assert (na.as_tensor(z).to_host().sync_on(stream) == 2).all()
+
+
+@pytest.fixture
+def jax(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else it takes the memory
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    try:
+        jax.devices("cuda")
+    except RuntimeError:
+        pytest.skip("JAX has no CUDA")
+    return jax
+
+
+def test_arrays_of_jax_have_the_fast_path(device: na.Device, jax: Any, stream: na.Stream) -> None:
+    gpu, z = jax.devices("cuda")[device.ordinal], na.zeros((4, 256)).sync_on(stream)
+    x = jax.block_until_ready(jax.device_put(np.ones((4, 256), np.float32), gpu))
+    once = na.as_tensor(x)
+    for given in ((z, x, x), (z, once, once)):
+        add_all(*given).sync_on(stream)
+        op = add_all(*given)
+        assert op.has_fast_path
+        op.sync_on(stream)
+        assert (z.to_host().sync_on(stream) == 2).all()
+    op = add_all(z, x, x)
+    x.delete()  # what was lent stays
+    na.fill(z, 0).sync_on(stream)
+    op.sync_on(stream)
+    assert (z.to_host().sync_on(stream) == 2).all()
+
+
+def test_arrays_that_jax_computes_are_waited_for(
+    device: na.Device, jax: Any, stream: na.Stream
+) -> None:
+    gpu, z = jax.devices("cuda")[device.ordinal], na.zeros((2048, 2048)).sync_on(stream)
+    a = jax.device_put(np.full((2048, 2048), 1 / 2048, np.float32), gpu)
+    work = jax.jit(lambda a: jax.lax.fori_loop(0, 50, lambda i, b: b @ a, a))
+    jax.block_until_ready(work(a))
+    for once in (False, True):
+        x = work(a)
+        given = na.as_tensor(x) if once else x
+        add_all(z, given, given).sync_on(stream)
+        np.testing.assert_allclose(z.to_host().sync_on(stream), 2 * np.asarray(x))
+        na.fill(z, 0).sync_on(stream)
 
 
 def test_many_rounds_of_both_need_no_wait(device: na.Device, torch: Any) -> None:

@@ -29,6 +29,9 @@ def test_the_value_is_the_changed_one(null: na.Device, on: bool) -> None:
         seen: list[Any] = []
         given = getattr(saxpy(z, 1.0, x).inspect(seen.append), run)(stream)
         assert seen[0] is given and given[0] is z
+        assert getattr(saxpy(z, 1.0, x).map(lambda r: r[2]), run)(stream) is x
+        given = getattr(saxpy(z, 1.0, x).inspect(lambda r: r[2]), run)(stream)
+        assert type(given) is type(seen[0]) and given[0] is z
     op = saxpy(z, 1.0, x).first()
     assert repr(op) == "<DeviceOp saxpy(z, a, x).first(), not run>"
     op.async_on(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from numbasync import native
 from numbasync.device import address_map, foreign_streams
 from numbasync.errors import AliasError
 from numbasync.tensors import quick_import
+from tests.common import full
+from tests.native.attribute_libraries import ArrayImpl, Buffer, of_numba
 from tests.native.lending_library import Array, State
 from tests.native.moments import Moments, overwrite
 from tests.native.test_callers_launch import add as add_there
@@ -36,9 +39,11 @@ def take_away(arrays: list[Array]) -> None:
     gc.collect()
 
 
-def at_every_moment(stream: na.Stream, launch: Callable[[list[Array]], object]) -> None:
+def at_every_moment(
+    stream: na.Stream, launch: Callable[[list[Any]], object], make: Callable[[], Any] = ones
+) -> None:
     def at(moment: int) -> int:
-        arrays = [ones() for _ in range(2)]
+        arrays = [make() for _ in range(2)]
         with Moments(lambda: take_away(arrays), moment) as moments, suppress(AliasError):
             launch(arrays)
         stream.synchronize()
@@ -54,6 +59,16 @@ def at_every_moment(stream: na.Stream, launch: Callable[[list[Array]], object]) 
 def test_on_a_stream_of_ours(null: na.Device) -> None:
     stream = null.new_stream()
     at_every_moment(stream, lambda arrays: add(*arrays, arrays[-1]).async_on(stream))
+
+
+@full
+@pytest.mark.parametrize("make", [Buffer, ArrayImpl, of_numba])
+def test_arrays_that_python_reads(null: na.Device, make: Callable[[Any], Any]) -> None:
+    stream = null.new_stream()
+    at_every_moment(
+        stream, lambda arrays: add(*arrays, arrays[-1]).async_on(stream),
+        lambda: make(np.ones(8, np.float32)),
+    )  # fmt: skip
 
 
 def test_on_the_librarys_stream(null: na.Device) -> None:

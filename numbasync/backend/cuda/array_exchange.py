@@ -14,16 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from numbasync.backend import array_protocols
+from numbasync.backend import array_attributes, array_protocols
+from numbasync.backend.array_attributes import LEGACY, ArrayView, default_stream_of_numba
 from numbasync.backend.array_protocols import Exported
-from numbasync.backend.array_readers import (
-    LEGACY,
-    ArrayView,
-    Reader,
-    default_stream_of_numba,
-    know_borrowers,
-    reader_of,
-)
+from numbasync.backend.array_readers import Reader, know_borrowers, reader_of
 from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda.driver import cu, enter
 from numbasync.backend.cuda.memory import CudaMemory
@@ -158,7 +152,10 @@ def find(device: Gpu, obj: Any) -> CudaForeign | Borrowed | None:
         return None
     bridge = device.bridges.take()
     export = array_protocols.read_dlpack(obj, stream=bridge)
-    return CudaForeign(device, obj, export, device.bridges.mark(bridge), True)
+    mark = device.bridges.mark(bridge)
+    if reader is not None and reader.library.is_written_once:
+        return Borrowed.exported(reader, array_attributes.view_of(number, export), export, mark)
+    return CudaForeign(device, obj, export, mark, True)
 
 
 def _by_reader(device: Gpu, obj: Any, reader: Reader, reading: ArrayView) -> Borrowed | None:
@@ -168,12 +165,14 @@ def _by_reader(device: Gpu, obj: Any, reader: Reader, reading: ArrayView) -> Bor
         obj, reading.address, reading.shape, reading.strides, reading.dtype, False,
         reader.library.keep(obj),
     )  # fmt: skip
-    enter(device)
-    # The library's current stream may have changed when work is enqueued here. What a stream holds
-    # that is captured is no work yet.
-    stream = cu.CUstream(reading.stream)
-    is_behind = is_captured(stream) or not cu.cuStreamQuery(stream)[0]
-    mark = None if is_behind else _marked(device, reading.stream)
+    mark = None
+    if reading.stream:
+        enter(device)
+        # The library's current stream may have changed when work is enqueued here. What a stream
+        # holds that is captured is no work yet.
+        stream = cu.CUstream(reading.stream)
+        is_behind = is_captured(stream) or not cu.cuStreamQuery(stream)[0]
+        mark = None if is_behind else _marked(device, reading.stream)
     return Borrowed.exported(reader, reading, export, mark)
 
 

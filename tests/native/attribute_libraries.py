@@ -1,0 +1,120 @@
+"""Libraries whose arrays are read by attributes, on the null device: their classes' names alone say
+whose they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+from tests.native.lending_library import ORDINAL
+
+
+class Buffer:
+    """A buffer of cuda.core."""
+
+    __module__ = "cuda.core._memory._buffer"
+    is_device_accessible, is_host_accessible, device_id = True, False, ORDINAL
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    @property
+    def handle(self) -> int:
+        if self.array.size == 0:
+            raise ValueError("it is closed")
+        return self.array.ctypes.data
+
+    @property
+    def size(self) -> int:
+        return self.array.nbytes
+
+    def __dlpack__(self, **how: Any) -> Any:
+        raise BufferError("asked by the protocol")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, ORDINAL
+
+
+class Sharding:
+    """The placement of an array of JAX; equal to others of its place."""
+
+    def __init__(self, place: tuple[int, int]) -> None:
+        self.place = place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sharding) and other.place == self.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+
+class Lent:
+    """What keeps the memory of an array of JAX."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+
+class ArrayImpl:
+    """An array of JAX."""
+
+    __module__ = "jaxlib._jax"
+
+    def __init__(self, array: np.ndarray[Any, Any], place: tuple[int, int] = (2, ORDINAL)) -> None:
+        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+        self.sharding = Sharding(place)
+        self.order: Any = tuple(range(array.ndim))
+        self.ready, self.deleted = True, False
+
+    @property
+    def format(self) -> Any:
+        order = self.order and SimpleNamespace(major_to_minor=self.order, tiling=())
+        return SimpleNamespace(layout=order)
+
+    def is_deleted(self) -> bool:
+        return self.deleted
+
+    def is_ready(self) -> bool:
+        assert not self.deleted, "the library crashes"
+        return self.ready
+
+    def unsafe_buffer_pointer(self) -> int:
+        return self.array.ctypes.data
+
+    def __dlpack__(self, **how: Any) -> Any:
+        if how.get("stream") is not None:
+            raise BufferError("asked by the protocol")
+        return Lent(self.array)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.sharding.place
+
+
+class Pointer:
+    """Memory of Numba's."""
+
+    context = SimpleNamespace(device=SimpleNamespace(id=ORDINAL))
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.device_ctypes_pointer = ctypes.c_size_t(array.ctypes.data)
+
+
+class NumbaStream:
+    """A stream of Numba's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __int__(self) -> int:
+        return self.number
+
+
+def of_numba(array: np.ndarray[Any, Any], stream: Any = 0) -> Any:
+    """An array of Numba's, in the memory of another one."""
+    return DeviceNDArray(array.shape, array.strides, array.dtype, stream, Pointer(array))

@@ -1,0 +1,197 @@
+"""Arrays of libraries without a table, read by attributes: by the core, and by Python."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import native
+from numbasync.errors import OperationError
+from tests.native.attribute_libraries import ArrayImpl, Buffer, NumbaStream, of_numba
+from tests.native.null_device import launches, library, waits
+from tests.native.test_callers_launch import add as add_there
+from tests.native.test_lent_arrays import add, addresses, touch
+
+pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
+MAKERS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
+    "buffers": Buffer, "JAX": ArrayImpl, "Numba": of_numba,
+}  # fmt: skip
+makers = pytest.mark.parametrize("maker", MAKERS.values(), ids=list(MAKERS))
+
+
+def ones() -> np.ndarray[Any, Any]:
+    return np.ones(8, np.float32)
+
+
+@makers
+def test_arrays_are_arguments_in_place(null: na.Device, on: bool, maker: Any) -> None:
+    stream, given = null.new_stream(), [ones() for _ in range(3)]
+    arrays = [maker(a) for a in given]
+    once = [na.as_tensor(x) for x in arrays]
+    for _ in range(2):
+        for args in (arrays, once):
+            add(*args).sync_on(stream)
+    for args in (arrays, once):
+        first, op = len(launches()), add(*args)
+        assert op.has_fast_path and op.home is null
+        op.async_on(stream)
+        assert addresses(first) == [[a.ctypes.data for a in given]]
+
+
+@makers
+def test_memory_is_kept_until_the_device_has_passed_its_use(
+    null: na.Device, on: bool, maker: Any
+) -> None:
+    stream = null.new_stream()
+    for _ in range(2):
+        add(*(maker(ones()) for _ in range(3))).sync_on(stream)
+    release = stream.backend.hold()
+    memory: list[weakref.ref[Any]] = []
+
+    def launch() -> None:
+        given = [ones() for _ in range(3)]
+        memory.extend(map(weakref.ref, given))
+        add(*map(maker, given)).async_on(stream)
+
+    for _ in range(20):
+        launch()
+    gc.collect()
+    assert all(ref() is not None for ref in memory)
+    release()
+    stream.synchronize()
+    gc.collect()
+    assert all(ref() is None for ref in memory)
+
+
+@pytest.mark.parametrize("maker", [ArrayImpl, of_numba])
+def test_layouts_arrive_as_those_of_as_tensor(null: na.Device, on: bool, maker: Any) -> None:
+    stream = null.new_stream()
+    base = np.zeros((4, 6), np.int16)
+    layouts = [base, base[1], base[:1, 0].reshape(())]
+    if maker is of_numba:
+        layouts += [base.T, base[::2, 1:]]
+    for array in layouts:
+        x, found = maker(array), []
+        for given in (x, na.as_tensor(x), x):
+            touch[(1,), (1,)](given, 1).sync_on(stream)
+            op = touch[(1,), (1,)](given, 1)
+            assert op.has_fast_path
+            t = op._tensors[0]
+            found.append((op._parts, t.shape, t.strides, t.dtype, t.key))
+            op.sync_on(stream)
+        assert found[0] == found[1] == found[2]
+
+
+def test_an_array_that_changes_is_read_anew(null: na.Device, on: bool) -> None:
+    stream, x = null.new_stream(), Buffer(ones())
+    for array in (ones(), np.ones(16, np.float32), ones()):
+        x.array = array
+        for _ in range(2):
+            op = touch[(1,), (1,)](x, 1)
+            assert op._tensors[0].shape == (array.nbytes,)
+            op.sync_on(stream)
+
+
+def test_arrays_that_name_their_stream_are_waited_for(null: na.Device, on: bool) -> None:
+    stream, theirs, others = (null.new_stream() for _ in range(3))
+    ours, first, second = (s.backend.handle_number for s in (stream, theirs, others))
+    named = [NumbaStream(first), NumbaStream(second), NumbaStream(second), NumbaStream(ours)]
+    arrays = [of_numba(ones(), s) for s in named]
+    once = [na.as_tensor(x) for x in arrays]
+
+    def waited(*given: Any) -> list[tuple[int, int]]:
+        count = len(waits())
+        add(*given).async_on(stream)
+        return waits()[count:]
+
+    for given in (arrays, once):
+        for _ in range(3):
+            assert waited(*given[:3]) == []  # they have no work
+        releases = [s.backend.hold() for s in (theirs, others)]
+        for number in (first, second):
+            library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
+        for _ in range(2):
+            done = waited(*given[:3])
+            assert set(done) == {(ours, first), (ours, second)}
+            assert len(done) == (2 if on else 3)  # the core waits for a stream once a call
+        assert waited(given[3], given[0], given[0]) == [(ours, first)] * (1 if on else 2)
+        for release in releases:
+            release()
+
+
+def test_an_array_that_has_other_work_by_now_is_waited_for(null: na.Device, on: bool) -> None:
+    stream, theirs = null.new_stream(), null.new_stream()
+    ours, number = stream.backend.handle_number, theirs.backend.handle_number
+    x, z = of_numba(ones()), of_numba(ones())
+    for _ in range(3):
+        add(z, x, x).sync_on(stream)
+    op = add(z, x, x)  # which keeps the memory, and knows of the default stream
+    x.stream = NumbaStream(number)
+    release = theirs.backend.hold()
+    library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
+    count = len(waits())
+    add(z, x, x).async_on(stream)
+    assert set(waits()[count:]) == {(ours, number)}
+    release()
+    op.async_on(stream)
+
+
+@pytest.mark.parametrize("maker", [Buffer, ArrayImpl], ids=["buffers", "JAX"])
+def test_arrays_without_a_stream_are_not_waited_for(null: na.Device, on: bool, maker: Any) -> None:
+    stream, arrays = null.new_stream(), [maker(ones()) for _ in range(3)]
+    once = [na.as_tensor(x) for x in arrays]
+    asked: list[Any] = []
+    for given in (arrays, once):
+        for _ in range(3):
+            add(*given).sync_on(stream)
+        library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, 1)  # the default stream has work
+        count = len(waits())
+        add(*given).async_on(stream)
+        asked += waits()[count:]
+    assert asked == []
+
+
+@pytest.mark.parametrize("why", ["computed", "deleted", "order", "no order", "host"])
+def test_of_jax_the_protocol_decides_on_what_is_more_than_memory(
+    null: na.Device, on: bool, why: str
+) -> None:
+    x = ArrayImpl(np.ones((2, 4), np.float32), (1, 0) if why == "host" else (2, 99))
+    z = na.from_host(np.ones((2, 4), np.float32)).sync()
+    if why != "host":
+        add(z, x, x).suppress_warning()
+    x.ready = why != "computed"
+    x.deleted = why == "deleted"
+    x.order = {"order": (1, 0), "no order": None}.get(why, x.order)
+    with pytest.raises(OperationError):
+        add(z, x, x)
+
+
+@pytest.mark.parametrize("change", ["host", "closed"])
+def test_of_buffers_the_protocol_decides_on_what_is_no_memory_of_the_gpu(
+    null: na.Device, on: bool, change: str
+) -> None:
+    x = Buffer(ones())
+    if change == "host":
+        x.is_host_accessible = True
+    else:
+        x.array = np.ones(0, np.float32)
+    with pytest.raises(OperationError, match="asked by the protocol"):
+        touch[(1,), (1,)](x, 1)
+
+
+@makers
+def test_a_callers_launch_runs_here_where_they_have_no_current_stream(
+    null: na.Device, on: bool, maker: Any
+) -> None:
+    arrays = [maker(ones()) for _ in range(2)]
+    for _ in range(3):
+        count = len(launches())
+        add_there(*arrays, 1.0).sync()
+        (launch,) = launches(count)
+        assert launch.stream > 1
