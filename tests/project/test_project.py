@@ -26,11 +26,11 @@ SOURCES = sorted(path for folder in (PACKAGE, *OTHERS) for path in folder.glob("
 
 
 def test_a_module_is_one_concept_and_says_which() -> None:
-    """400 lines, without the examples of its docstrings, which are part of the reference."""
+    """800 lines, without the examples of its docstrings, which are part of the reference."""
     for path in SOURCES:
         text = path.read_text()
         lines = len(text.splitlines())
-        assert lines <= 400 or lines - docstrings.example_lines(path) <= 400, path
+        assert lines <= 800 or lines - docstrings.example_lines(path) <= 800, path
         assert text.startswith('"""'), path
 
 

@@ -385,8 +385,8 @@ class ShortLaunch:
 @compiled
 def _value(argument: Any) -> Any:
     if isinstance(argument, tuple):  # a named one may have a field of any name
-        values = tuple(map(_value, argument))
-        return argument._make(values) if hasattr(argument, "_make") else values
+        values, make = tuple(map(_value, argument)), getattr(argument, "_make", None)
+        return values if make is None else make(values)
     array = getattr(argument, "array", None)
     return argument if array is None else array
 
