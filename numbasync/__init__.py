@@ -131,6 +131,8 @@ if TYPE_CHECKING:
     from numbasync.timeline.records import TracedCompilation as TracedCompilation
     from numbasync.timeline.records import TracedOperation as TracedOperation
     from numbasync.timeline.records import TracedWait as TracedWait
+    from numbasync.timeline.summary import StreamUse as StreamUse
+    from numbasync.timeline.summary import TraceSummary as TraceSummary
     from numbasync.timeline.timeline import Timeline as Timeline
     from numbasync.timeline.timeline import trace as trace
     from numbasync.tuning.autotune import Autotuned as Autotuned
@@ -151,6 +153,7 @@ _LATER = {
     **dict.fromkeys(
         ("TracedCompilation", "TracedOperation", "TracedWait"), "numbasync.timeline.records"
     ),
+    **dict.fromkeys(("StreamUse", "TraceSummary"), "numbasync.timeline.summary"),
     "random_states": "numbasync.random",
     "cuda_on_cpu": "numbasync.cpu_cuda",
 }

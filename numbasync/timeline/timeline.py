@@ -16,6 +16,7 @@ from numbasync.errors import CallerError, StateError
 from numbasync.timeline import trace_events
 from numbasync.timeline.recorder import TraceRecorder
 from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.summary import TraceSummary, counted, summarize
 from numbasync.timeline.tracks import tracks
 
 MOST = 1_000_000
@@ -63,7 +64,8 @@ class Timeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._recorder is not None and tracing.recorder is self._recorder:
+        is_open = tracing.recorder is self._recorder
+        if self._recorder is not None and is_open:
             tracing.record_by(None)
             self._recorder.close()
 
@@ -114,6 +116,10 @@ class Timeline:
         recorder = self._recorder
         return 0 if recorder is None else max(0, recorder.noted - self._most)
 
+    def summary(self) -> TraceSummary:
+        """How busy each stream was, what was waited for longest and why, and what would help."""
+        return summarize(*self._records(), self.seconds)
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the timeline to a file that Perfetto (https://ui.perfetto.dev) and
         chrome://tracing open. Devices are processes there, and streams, tasks and threads are
@@ -128,8 +134,7 @@ class Timeline:
         Examples:
             >>> with na.trace() as t:
             ...     z = await na.zeros(3)
-            >>> folder = tempfile.mkdtemp()
-            >>> t.save(f"{folder}/zeros.json.gz").name
+            >>> t.save("zeros.json.gz").name
             'zeros.json.gz'
         """
         file = Path(path)
@@ -150,19 +155,18 @@ class Timeline:
         file.write_bytes(gzip.compress(text, 6, mtime=0) if file.suffix == ".gz" else text)
         return file
 
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
     def __repr__(self) -> str:
         if self._recorder is None:
             return "<Timeline, not opened>"
         operations = self.operations
         streams = len({op.stream for op in operations})
         return (
-            f"<Timeline, {_counted(len(operations), 'operation')} on "
-            f"{_counted(streams, 'stream')}, {self.seconds * 1e3:.3g} ms>"
+            f"<Timeline, {counted(len(operations), 'operation')} on "
+            f"{counted(streams, 'stream')}, {self.seconds * 1e3:.3g} ms>"
         )
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def trace(max_operations: int = MOST) -> Timeline:
