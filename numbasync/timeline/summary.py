@@ -86,7 +86,9 @@ class TraceSummary:
     critical_path: tuple[TracedOperation, ...]
     advice: tuple[str, ...]
 
-    def _rows(self) -> list[tuple[str, str]]:
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The table's names and texts."""
         rows = [
             (
                 f"stream {use.stream} of {use.device}",
@@ -112,22 +114,24 @@ class TraceSummary:
             rows.append(("the longest waited for", path))
         return rows + [("advice", sentence) for sentence in self.advice]
 
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
+        """The sentence above the table."""
         return (
             f"{counted(self.operations, 'operation')} in {_ms(self.seconds)}; streams were busy "
             f"for {_ms(self.busy)}, and {_percent(self.overlap, 1.0)} of that together"
         )
 
     def __str__(self) -> str:
-        rows = self._rows()
+        rows = self.rows
         width = max((len(name) for name, _ in rows), default=0)
-        return "\n".join([self._title(), *(f"{name:<{width}}  {text}" for name, text in rows)])
+        return "\n".join([self.title, *(f"{name:<{width}}  {text}" for name, text in rows)])
 
     def __repr__(self) -> str:
-        return f"<TraceSummary, {self._title()}>"
+        return f"<TraceSummary, {self.title}>"
 
     def _repr_html_(self) -> str:
-        return notebook.table(self._title(), self._rows())
+        return notebook.table(self.title, self.rows)
 
 
 def counted(n: int, what: str) -> str:

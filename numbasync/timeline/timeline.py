@@ -14,6 +14,7 @@ from numbasync.arguments import check_whole
 from numbasync.device import tracing
 from numbasync.errors import CallerError, StateError
 from numbasync.timeline import trace_events
+from numbasync.timeline.page import page
 from numbasync.timeline.recorder import TraceRecorder
 from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
 from numbasync.timeline.summary import TraceSummary, counted, summarize
@@ -153,6 +154,22 @@ class Timeline:
             separators=(",", ":"),
         ).encode()
         file.write_bytes(gzip.compress(text, 6, mtime=0) if file.suffix == ".gz" else text)
+        return file
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the timeline to one page of HTML, which any browser shows without a network: lanes
+        of streams, tasks and threads, with zoom, search, and what is under the pointer.
+
+        Examples:
+            >>> with na.trace() as t:
+            ...     z = await na.zeros(3)
+            >>> t.to_html("zeros.html").name
+            'zeros.html'
+        """
+        operations, waits, compilations = self._records()
+        found = tracks(operations, waits, compilations, self.seconds)
+        file = Path(path)
+        file.write_text(page(found, self.summary()), encoding="utf-8")
         return file
 
     def _repr_html_(self) -> str:
