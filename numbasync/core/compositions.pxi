@@ -41,10 +41,10 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     cdef char block[CHUNK_BYTES]
     cdef Py_ssize_t i, a = 0, before, used = 0
     cdef int count = 0, launched
+    if recorder is not None and calls is not None:
+        tell_reach(submission)
     if calls is None:
         return 0
-    if recorder is not None:
-        tell_reach(submission)
     lock.take()
     try:
         while count < CHUNK and first + count < PyTuple_GET_SIZE(ops):

@@ -309,7 +309,7 @@ def Runs___await__(self):
 
 def await_fast(op):
     """`run.awaiting` of an operation with a fast path."""
-    if not is_idle() or recorder is not None or get_running_loop() is None or not is_unused(op):
+    if recorder is not None or not is_idle() or get_running_loop() is None or not is_unused(op):
         return (yield from python["awaiting"](op))
     stream = known_stream_for(op)
     if stream is None:

@@ -247,9 +247,8 @@ cdef int note_passed(object stream, object number) except -1:
 def Stream_wait_until_idle(stream):
     cdef object queue  # which keeps the driver's stream, while this thread waits for it
     cdef DriverStream calls = None
-    if on and isa(stream, Stream) and recorder is None and is_open(stream) and (
-        holds(stream, at_follows, None)
-    ):
+    if on and recorder is None and isa(stream, Stream) \
+            and is_open(stream) and holds(stream, at_follows, None):
         queue = get(stream, at_backend)
         calls = calls_of(queue)
     if calls is not None:
