@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from numbasync.device.device import Device
+from numbasync.errors import StateError
 
 TRIES = 5
 PATIENCE_NS = 2_000_000  # for an event on a stream that is idle
@@ -70,5 +71,8 @@ class Clock:
         """When the device has passed an event, in the host's time; None: it has not."""
         if event is None or self._base is None or not event.query():
             return None
-        elapsed: float = self._base.elapsed_ms(event)
+        try:
+            elapsed: float = self._base.elapsed_ms(event)
+        except StateError:
+            return None
         return self._base_ns + round(elapsed * 1e6)

@@ -15,7 +15,7 @@ from numba import cuda
 import numbasync as na
 from numbasync import native, testing
 from numbasync.device import tracing
-from numbasync.errors import CallerError, StateError
+from numbasync.errors import CallerError, DeviceLostError, KernelError, StateError
 from tests.common import add_one
 
 BOTH_WAYS = (False, True) if native.core is not None else (False,)
@@ -213,3 +213,21 @@ def test_values_are_those_of_a_program_without_a_trace(device: na.Device, core: 
         traced = na.run(main())
     np.testing.assert_array_equal(without, traced)
     assert len(t.operations) == 4 * 5
+
+
+def test_failures_are_those_of_a_program_without_a_trace(device: na.Device, core: bool) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    with na.trace() as t, testing.inject(device, "kernel"), pytest.raises(KernelError):
+        add_one(z).sync()
+    assert t.operations[-1].error == "KernelError" and t.operations[-1].kernels == ("add_one",)
+
+
+def test_a_device_that_is_lost_leaves_a_timeline(device: na.Device, core: bool) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    with na.trace() as t, testing.inject(device, "device", after=1):
+        add_one(z).sync()
+        with pytest.raises(DeviceLostError):
+            add_one(z).sync()
+    assert t.operations[0].ended is not None and t.summary().operations == len(t.operations) >= 1
