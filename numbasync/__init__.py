@@ -129,13 +129,20 @@ if TYPE_CHECKING:
     from numbasync.batch import elementwise as elementwise
     from numbasync.cpu_cuda import cuda_on_cpu as cuda_on_cpu
     from numbasync.random import random_states as random_states
+    from numbasync.timeline.records import TracedCompilation as TracedCompilation
+    from numbasync.timeline.records import TracedOperation as TracedOperation
+    from numbasync.timeline.records import TracedWait as TracedWait
+    from numbasync.timeline.summary import StreamUse as StreamUse
+    from numbasync.timeline.summary import TraceSummary as TraceSummary
+    from numbasync.timeline.timeline import Timeline as Timeline
+    from numbasync.timeline.timeline import trace as trace
     from numbasync.tuning.autotune import Autotuned as Autotuned
     from numbasync.tuning.autotune import autotune as autotune
     from numbasync.tuning.measurements import TuningResult as TuningResult
 
 __version__ = "0.2.0"
 
-# Importing these takes long, and not every program has batches, or random numbers in kernels.
+# Importing these takes long, and not every program has batches, random numbers in kernels, traces.
 _LATER = {
     **dict.fromkeys(
         ("BatchGraph", "BatchPlan", "BufferId", "CommandBatch", "Elementwise", "elementwise"),
@@ -143,6 +150,11 @@ _LATER = {
     ),
     **dict.fromkeys(("Autotuned", "autotune"), "numbasync.tuning.autotune"),
     "TuningResult": "numbasync.tuning.measurements",
+    **dict.fromkeys(("Timeline", "trace"), "numbasync.timeline.timeline"),
+    **dict.fromkeys(
+        ("TracedCompilation", "TracedOperation", "TracedWait"), "numbasync.timeline.records"
+    ),
+    **dict.fromkeys(("StreamUse", "TraceSummary"), "numbasync.timeline.summary"),
     "random_states": "numbasync.random",
     "cuda_on_cpu": "numbasync.cpu_cuda",
 }

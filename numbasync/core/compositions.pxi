@@ -11,6 +11,8 @@ cdef object submission_of(object ctx):
 cdef int enqueue_child(object op, object ctx, object submission) except -1:
     """`Context.try_enqueue`; the caller notes that a `submission` that is not None is used."""
     cdef int status = 2
+    if recorder is not None and submission is not None:
+        tell_reach(submission)
     if submission is not None and isa(op, Launch) and holds(op, at_has_fast_path, True):
         status = enqueue(op, submission)
     return bool(op.has_fast_path and ctx.try_enqueue(op)) if status == 2 else status
@@ -39,6 +41,8 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     cdef char block[CHUNK_BYTES]
     cdef Py_ssize_t i, a = 0, before, used = 0
     cdef int count = 0, launched
+    if recorder is not None and calls is not None:
+        tell_reach(submission)
     if calls is None:
         return 0
     lock.take()

@@ -40,7 +40,7 @@ def DeviceFuture___await__(self):
 cdef bint may_start(object future, object op, object stream) except -1:
     """Whether a future's operation may be enqueued on its fast path now."""
     return (isa(op, Launch) or is_simple(op)) and isa(stream, Stream) and is_idle() and (
-        get_running_loop() is not None and is_free(stream) and op.has_fast_path
+        recorder is None and get_running_loop() is not None and is_free(stream) and op.has_fast_path
         and holds(get(stream, at_device), at_pool, future._pool)
     )
 

@@ -139,6 +139,8 @@ cdef object enqueued_again(object run, object stream, tuple values):
         if not (<FastCall>form).enqueued(
             plan, values, get(run, at_prepared_tensors), submission
         ):
+            if recorder is not None:
+                tell_drop(submission)
             return None
         commit(stream, submission)
     except BaseException as error:

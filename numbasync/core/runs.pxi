@@ -138,6 +138,8 @@ cdef object enqueued(object op, object stream):
         if status == 2:
             status = bool(enqueue_other(op, submission))
         if not status:
+            if recorder is not None:
+                tell_drop(submission)
             return None
         commit(stream, submission)
     except BaseException as error:
@@ -322,7 +324,7 @@ def Runs___await__(self):
 
 def await_fast(op):
     """`run.awaiting` of an operation with a fast path."""
-    if not is_idle() or get_running_loop() is None or not is_unused(op):
+    if recorder is not None or not is_idle() or get_running_loop() is None or not is_unused(op):
         return (yield from python["awaiting"](op))
     stream = known_stream_for(op)
     if stream is None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from numbasync.arguments import with_type
 from numbasync.backend import protocols
+from numbasync.device import tracing
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceLostError, DriverError
 from numbasync.native import compiled, core, known, new_lock
@@ -88,6 +89,8 @@ class Progress:
         """
         if submission.is_empty:
             submission.retire(None)
+            if (recorder := tracing.recorder) is not None:
+                recorder.commit(submission)
             return
         in_flight = self._in_flight
         submission.is_trivial = (
@@ -108,6 +111,8 @@ class Progress:
                 self.backend.write(number)
                 self._signalled = number
                 submission.signalled = True
+        if (recorder := tracing.recorder) is not None:
+            recorder.commit(submission)
         # Bounds the queue of a stream without awaiters. Rarely, because awaiting, synchronising
         # and allocating poll the stream as well.
         if not len(in_flight) % LOOK_EVERY or number - self._signalled >= MAX_UNSIGNALLED:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numbasync.arguments import with_type
 from numbasync.backend import protocols
-from numbasync.device import reactor
+from numbasync.device import reactor, tracing
 from numbasync.device.submission import Submission
 from numbasync.device.waits import Waits
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError
@@ -202,6 +202,8 @@ class Stream(Waits, Public):
         if not self.backend.wait(event):
             events.give(event)
         self.follow(other, number)
+        if (recorder := tracing.recorder) is not None:
+            recorder.follow(self, other)
 
     # --- what users call ---
 
@@ -227,12 +229,16 @@ class Stream(Waits, Public):
         """`synchronize` without reporting errors of work: futures or a later call report them."""
         self.check()
         number, followed = self._sequence, self._followed()
+        recorder = tracing.recorder
+        began = 0 if recorder is None else recorder.now()
         try:
             self.backend.synchronize()
         except BaseException:
             self._is_broken()
             self.check()  # raises the fault, whose message names the work that was running
             raise
+        if recorder is not None:
+            recorder.blocked(self, number, began)
         self._has_passed(number)
         self.advance()
         self._retire_followed(followed)

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from numbasync.backend import protocols
-from numbasync.device import reactor
+from numbasync.device import reactor, tracing
 from numbasync.device.in_flight import Progress
 from numbasync.device.latency import has_low_latency
 from numbasync.device.submission import Submission
@@ -80,10 +80,16 @@ class Waits(Progress):
             work: what is waited for, as far as is known: the last waits for like work foresee its
                 end.
         """
-        if self.has_passed_soon(sequence, work):
-            yield from reactor.need_not_wait()
-        else:
-            yield from self.wait_longer(sequence, work)
+        recorder = tracing.recorder
+        began = 0 if recorder is None else recorder.now()
+        try:
+            if self.has_passed_soon(sequence, work):
+                yield from reactor.need_not_wait()
+            else:
+                yield from self.wait_longer(sequence, work)
+        finally:
+            if recorder is not None and work is not None:
+                recorder.awaited(work, began)
 
     def wait_longer(
         self, sequence: int, work: Submission | None = None

@@ -7,6 +7,7 @@ variant, and the next request tries again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -15,9 +16,11 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
+from numbasync.device import tracing
 from numbasync.fork import in_child
 
 Keys = tuple[Hashable, ...]
+_log = logging.getLogger("numbasync.compile")
 
 _count = 0
 _with_lines = False
@@ -88,10 +91,19 @@ class Compilation:
         try:
             # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
-                started = time.perf_counter()
-                executable = self._device.compile(self._kernel.dispatcher, self._keys)
-                self._kernel.seconds.append(time.perf_counter() - started)
-                self._kernel.add(self._device, self._keys, executable)
+                recorder, kernel = tracing.recorder, self._kernel
+                began = time.perf_counter_ns()
+                executable = self._device.compile(kernel.dispatcher, self._keys)
+                took = time.perf_counter_ns() - began
+                kernel.seconds.append(took / 1e9)
+                kernel.add(self._device, self._keys, executable)
+                where = f"{self._device.kind}:{self._device.ordinal}"
+                if recorder is not None:
+                    recorder.compiled(kernel.name, where, began)
+                _log.info(
+                    "%s for %s: %s in %.1f ms", kernel.name, where,
+                    "read from disk" if executable.from_disk else "compiled", took / 1e6,
+                )  # fmt: skip
         except BaseException as error:
             self._error, self._trace = error, error.__traceback__
             raise

@@ -17,7 +17,7 @@ import numpy as np
 from numbasync.arguments import LARGEST, check_whole
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Prerequisite
-from numbasync.device import access
+from numbasync.device import access, tracing
 from numbasync.device.callsite import CallSite
 from numbasync.device.device import Device
 from numbasync.device.ordering import is_strict
@@ -96,12 +96,16 @@ class Context(Public):
         self.device = stream.device
         self.pool = pool
         self.submission = Submission(stream, name, site)
+        if (recorder := tracing.recorder) is not None and not self.records:
+            recorder.prepare(self.submission, None if parent is None else parent.submission)
 
     @property
     def queue(self) -> protocols.Queue:
         """The backend's queue for this submission. Call `read` or `write` for operands first."""
         self._used = True
         submission = self.submission
+        if (recorder := tracing.recorder) is not None:
+            recorder.reach(submission)
         if submission.queue is None:
             submission.queue = self.stream.backend.open()
         return submission.queue
@@ -121,6 +125,8 @@ class Context(Public):
         if is_limited(self.admission):  # its steps wait for the bytes that they allocate
             return False
         submission = self.submission
+        if (recorder := tracing.recorder) is not None:
+            recorder.reach(submission)
         try:
             if not op.try_enqueue(submission, self.pool):
                 return False
@@ -148,6 +154,8 @@ class Context(Public):
     def touch(self) -> None:
         """Mark the submission used: the caller may enqueue work of its own on `stream`."""
         self._used = True
+        if (recorder := tracing.recorder) is not None:
+            recorder.reach(self.submission)
 
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed the work of this submission.
@@ -340,6 +348,8 @@ class Context(Public):
             self.stream.commit(self.submission, signal)
         else:
             self.submission.retire(None)
+            if (recorder := tracing.recorder) is not None:
+                recorder.commit(self.submission)
         if self._suspended:
             self.stream.resume(self.submission)
         self._closed = True
@@ -347,6 +357,8 @@ class Context(Public):
 
     def suspend(self) -> None:
         """Pause the submission at a prerequisite. The operation may be dropped before `close`."""
+        if (recorder := tracing.recorder) is not None:
+            recorder.pause(self.submission)
         if not self._suspended:
             self._suspended = True
             self.stream.suspend(self.submission)

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from numbasync.backend.protocols import Prerequisite
+from numbasync.device import tracing
 from numbasync.device.callsite import CallSite
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
@@ -56,8 +57,13 @@ def try_enqueue(
     if not op.has_fast_path or stream.is_broken or device.lost is not None or device.is_limited:
         return None
     submission = Submission(stream, op.label)
+    recorder = tracing.recorder
+    if recorder is not None:
+        recorder.begin(submission)
     try:
         if not op.try_enqueue(submission, pool):
+            if recorder is not None:
+                recorder.drop(submission)
             return None
         stream.commit(submission, signal)
     except BaseException as error:
@@ -108,11 +114,15 @@ def named(error: Exception, ctx: Context) -> Exception:
     return error
 
 
-def prepared(steps: Generator[Prerequisite, None, T]) -> T:
-    """Run `steps` to the end, with prerequisites run on this thread; the value."""
+def prepared(steps: Generator[Prerequisite, None, T], ctx: Context | None = None) -> T:
+    """Run `steps`, of the context `ctx`, to the end, with prerequisites run on this thread; the
+    value.
+    """
     try:
         prerequisite = next(steps)
         while True:
+            if ctx is not None and (recorder := tracing.recorder) is not None:
+                recorder.pause(ctx.submission)
             try:
                 prerequisite.run()
             except BaseException as error:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 def _run(op: Operation[T], ctx: Context) -> T:
     """Enqueue all of `op`, with its prerequisites run on this thread."""
     try:
-        return prepared(admitted(op, ctx))
+        return prepared(admitted(op, ctx), ctx)
     except DeviceLostError as error:
         raise named(error, ctx) from None
     finally:

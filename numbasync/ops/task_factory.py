@@ -17,7 +17,7 @@ from types import CodeType, FrameType, GeneratorType
 from typing import Any, TypeVar
 
 from numbasync.arguments import with_type
-from numbasync.device import reactor
+from numbasync.device import reactor, tracing
 from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.submission import Submission
 from numbasync.device.wait_estimate import kind_of
@@ -88,10 +88,14 @@ class OperationFuture(asyncio.Future[T]):
         started, self._started = self._started, None
         try:
             if started is not None:
+                recorder, submission = tracing.recorder, started.submission
+                if recorder is not None and submission is not None:
+                    recorder.awaited(submission, None)
                 self.set_result(started.value())
         except BaseException as error:
             self._fail(error)
         finally:
+            submission = None
             del self, started
 
     def _fail(self, error: BaseException) -> None:

@@ -1,5 +1,5 @@
-"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, bench, new,
-completion.
+"""The command `numbasync`, also `python -m numbasync`: demo, cluster-demo, doctor, trace, bench,
+new, completion.
 """
 
 from __future__ import annotations
@@ -121,6 +121,15 @@ def _parser() -> argparse.ArgumentParser:
     add_device(doctor)
     doctor.set_defaults(run=_doctor)
 
+    trace = commands.add_parser("trace", help="run a program, and show what ran when")
+    trace.add_argument("program", type=Path, help="the file of the program")
+    trace.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    trace.add_argument(
+        "--out", type=Path, default=Path("timeline.html"),
+        help=".html for a page, .json or .json.gz for Perfetto; default: timeline.html",
+    )  # fmt: skip
+    trace.set_defaults(run=_trace)
+
     # For the list of commands: `main` hands its arguments on.
     commands.add_parser("bench", help="measure, beside other libraries; needs a checkout")
 
@@ -166,6 +175,12 @@ def _doctor(args: argparse.Namespace) -> int:
     from numbasync.tools import doctor
 
     return doctor.run(args.device)
+
+
+def _trace(args: argparse.Namespace) -> int:
+    from numbasync.tools import trace_program
+
+    return trace_program.run(args.program, args.arguments, args.out)
 
 
 def _new(args: argparse.Namespace) -> int:

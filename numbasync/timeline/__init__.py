@@ -1,0 +1,1 @@
+"""The timeline of a program: `na.trace`, and what it shows."""

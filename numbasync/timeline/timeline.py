@@ -1,0 +1,210 @@
+"""`na.trace`: what a program's operations, waits and compilations were, on one axis of time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from numbasync.arguments import check_whole
+from numbasync.device import tracing
+from numbasync.errors import CallerError, StateError
+from numbasync.timeline import trace_events
+from numbasync.timeline.page import page
+from numbasync.timeline.recorder import TraceRecorder
+from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.summary import TraceSummary, counted, summarize
+from numbasync.timeline.tracks import tracks
+
+MOST = 1_000_000
+
+_opening = threading.Lock()
+
+
+class Timeline:
+    """What ran while a trace was open. Made by `na.trace()`.
+
+    It may be read at any time, also while the trace is open, and nothing is waited for: what the
+    device has not passed yet has no end.
+
+    Examples:
+        >>> with na.trace() as t:
+        ...     a, b = await na.gather(na.zeros(3), na.ones(3))
+        >>> [op.name for op in t.operations], len({op.stream for op in t.operations})
+        (['zeros((3,))', 'ones((3,))'], 2)
+        >>> t
+        <Timeline, 2 operations on 2 streams, ... ms>
+    """
+
+    def __init__(self, max_operations: int) -> None:
+        self._most = max_operations
+        self._recorder: TraceRecorder | None = None
+        self._read: (
+            tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]] | None
+        ) = None
+
+    def __enter__(self) -> Self:
+        with _opening:
+            if self._recorder is not None:
+                raise StateError("this trace was opened before: write `with na.trace() as t:`.")
+            if tracing.recorder is not None:
+                raise StateError(
+                    "a trace is open already, and there is one for the process: close it first."
+                )
+            self._recorder = TraceRecorder(self._most)
+            tracing.record_by(self._recorder)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        is_open = tracing.recorder is self._recorder
+        if self._recorder is not None and is_open:
+            tracing.record_by(None)
+            self._recorder.close()
+
+    def _records(
+        self,
+    ) -> tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]]:
+        if self._read is not None:
+            return self._read
+        if self._recorder is None:
+            return [], [], []
+        is_settled = self._recorder.is_settled
+        records = self._recorder.records()
+        if is_settled:
+            self._read = records
+        return records
+
+    @property
+    def operations(self) -> list[TracedOperation]:
+        """The operations, in the order in which they were enqueued."""
+        return self._records()[0]
+
+    @property
+    def waits(self) -> list[TracedWait]:
+        """Awaits and blocked threads, in the order in which they ended."""
+        return self._records()[1]
+
+    @property
+    def compilations(self) -> list[TracedCompilation]:
+        """The kernels that were compiled, in the order in which that ended."""
+        return self._records()[2]
+
+    @property
+    def seconds(self) -> float:
+        """How long the trace was open, or has been so far."""
+        recorder = self._recorder
+        if recorder is None:
+            return 0.0
+        return ((recorder.end_ns or recorder.now()) - recorder.start_ns) / 1e9
+
+    @property
+    def clock_error(self) -> float:
+        """How far the devices' times may be off from the host's, in seconds."""
+        return 0.0 if self._recorder is None else self._recorder.clock_error
+
+    @property
+    def dropped(self) -> int:
+        """How many operations were noted and are no longer kept, since there were so many."""
+        recorder = self._recorder
+        return 0 if recorder is None else max(0, recorder.noted - self._most)
+
+    def summary(self) -> TraceSummary:
+        """How busy each stream was, what was waited for longest and why, and what would help."""
+        return summarize(*self._records(), self.seconds)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the timeline to a file that Perfetto (https://ui.perfetto.dev) and
+        chrome://tracing open. Devices are processes there, and streams, tasks and threads are
+        threads; arrows lead from the host to the work, and from the work to who waited.
+
+        Args:
+            path: ends in `.json`, or `.json.gz` for a compressed file.
+
+        Raises:
+            CallerError: the path ends otherwise.
+
+        Examples:
+            >>> with na.trace() as t:
+            ...     z = await na.zeros(3)
+            >>> t.save("zeros.json.gz").name
+            'zeros.json.gz'
+        """
+        file = Path(path)
+        if not file.name.endswith((".json", ".json.gz")):
+            raise CallerError(f"a timeline is saved as .json or .json.gz, not as {file.name!r}.")
+        operations, waits, compilations = self._records()
+        found = tracks(operations, waits, compilations, self.seconds)
+        about = {"clock error, us": self.clock_error * 1e6, "operations dropped": self.dropped}
+        text = json.dumps(
+            {
+                "traceEvents": trace_events.events(found, operations),
+                "displayTimeUnit": "ms",
+                "otherData": about,
+            },
+            allow_nan=False,
+            separators=(",", ":"),
+        ).encode()
+        file.write_bytes(gzip.compress(text, 6, mtime=0) if file.suffix == ".gz" else text)
+        return file
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the timeline to one page of HTML, which any browser shows without a network: lanes
+        of streams, tasks and threads, with zoom, search, and what is under the pointer.
+
+        Examples:
+            >>> with na.trace() as t:
+            ...     z = await na.zeros(3)
+            >>> t.to_html("zeros.html").name
+            'zeros.html'
+        """
+        operations, waits, compilations = self._records()
+        found = tracks(operations, waits, compilations, self.seconds)
+        file = Path(path)
+        file.write_text(page(found, self.summary()), encoding="utf-8")
+        return file
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def __repr__(self) -> str:
+        if self._recorder is None:
+            return "<Timeline, not opened>"
+        operations = self.operations
+        streams = len({op.stream for op in operations})
+        return (
+            f"<Timeline, {counted(len(operations), 'operation')} on "
+            f"{counted(streams, 'stream')}, {self.seconds * 1e3:.3g} ms>"
+        )
+
+
+def trace(max_operations: int = MOST) -> Timeline:
+    """A trace, which is open inside of a `with` block: it notes the operations of all threads and
+    devices, the waits for them and the compilations of kernels.
+
+    There is one open trace for the process. A program runs as without it, but for two events around
+    each operation on its stream.
+
+    Args:
+        max_operations: the newest are kept, so many at most.
+
+    Raises:
+        StateError: another trace is open, when this one is opened.
+
+    Examples:
+        >>> with na.trace() as t:
+        ...     z = await saxpy(na.zeros(3), 2.0, na.ones(3)).first()
+        >>> t.operations[-1].kernels[-1]
+        'saxpy'
+        >>> [(wait.how, wait.sequence > 0) for wait in t.waits]
+        [('await', True)]
+    """
+    return Timeline(check_whole(max_operations, "max_operations of trace", 1))

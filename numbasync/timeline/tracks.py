@@ -1,0 +1,112 @@
+"""A timeline as tracks: lines of slices, none of which overlaps another one in part."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+
+HOST = "host"  # the group of the tracks of tasks and threads
+
+
+@dataclass(slots=True)
+class Slice:
+    """A stretch of time.
+
+    Attributes:
+        what: `"work"` of a device; of the host `"enqueue"`, `"await"`, `"block"`, `"compile"`.
+        operation: the place in the list of operations of what it is of; None: of none.
+        part: which span of the operation it is, for work.
+    """
+
+    what: str
+    name: str
+    began: float
+    ended: float
+    operation: int | None = None
+    part: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Track:
+    """A line of slices: of a stream, a task or a thread, in a group of lines."""
+
+    group: str
+    name: str
+    slices: list[Slice]
+
+
+def tracks(
+    operations: list[TracedOperation],
+    waits: list[TracedWait],
+    compilations: list[TracedCompilation],
+    seconds: float,
+) -> list[Track]:
+    """The host's tracks, then those of each device's streams.
+
+    Args:
+        seconds: where what has no end yet ends.
+    """
+    host: dict[str, list[Slice]] = defaultdict(list)
+    devices: dict[tuple[str, int], list[Slice]] = defaultdict(list)
+    places = {(op.stream, op.sequence): i for i, op in enumerate(operations) if op.sequence}
+    for i, op in enumerate(operations):
+        details = {
+            "kernels": ", ".join(op.kernels), "line": op.line, "bytes": op.nbytes,
+            "error": op.error, "stream": op.stream,
+        }  # fmt: skip
+        shown = {name: value for name, value in details.items() if value}
+        host[_line(op.task, op.thread)].append(
+            Slice("enqueue", op.name, op.submitted, op.enqueued, i, 0, shown)
+        )
+        stream = devices[op.device, op.stream]
+        for part, (began, ended) in enumerate(op.spans):
+            own = shown if ended is not None else {**shown, "unfinished": True}
+            end = seconds if ended is None else ended
+            stream.append(Slice("work", op.name, max(began, 0.0), end, i, part, own))
+    for wait in waits:
+        place = places.get((wait.stream, wait.sequence))
+        told: dict[str, Any] = {"stream": wait.stream}
+        if wait.wake_seconds is not None:
+            told["woken after the end, us"] = round(wait.wake_seconds * 1e6, 1)
+        host[_line(wait.task, wait.thread)].append(
+            Slice(wait.how, wait.name, wait.began, wait.ended, place, 0, told)
+        )
+    for compiled in compilations:
+        host[compiled.thread].append(
+            Slice("compile", compiled.kernel, compiled.began, compiled.ended, None, 0,
+                  {"device": compiled.device})
+        )  # fmt: skip
+    found = [track for name, slices in host.items() for track in _lanes(HOST, name, slices)]
+    for device, number in sorted(devices):
+        found += _lanes(device, f"stream {number}", devices[device, number])
+    return found
+
+
+def _line(task: str, thread: str) -> str:
+    return task or thread
+
+
+def _lanes(group: str, name: str, slices: Iterable[Slice]) -> list[Track]:
+    """Tracks of these slices, as few as possible: each new slice lies inside of the last one that
+    has not ended, or behind it.
+    """
+    lanes: list[tuple[Track, list[float]]] = []  # with the ends of the slices that are open
+    for piece in sorted(slices, key=lambda s: (s.began, -s.ended)):
+        piece.ended = max(piece.ended, piece.began)
+        for _, ends in lanes:
+            while ends and ends[-1] <= piece.began:
+                ends.pop()
+        free = (lane for lane in lanes if not lane[1] or piece.ended <= lane[1][-1])
+        lane = next(free, None)
+        if lane is None:
+            title = name if not lanes else f"{name} ({len(lanes) + 1})"
+            lane = Track(group, title, []), []
+            lanes.append(lane)
+        lane[0].slices.append(piece)
+        lane[1].append(piece.ended)
+    return [track for track, _ in lanes]

@@ -1,0 +1,233 @@
+"""What a trace notes: operations, waits and compilations, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync import native, testing
+from numbasync.device import tracing
+from numbasync.errors import CallerError, DeviceLostError, KernelError, StateError
+from tests.common import add_one
+
+BOTH_WAYS = (False, True) if native.core is not None else (False,)
+
+
+@pytest.fixture(params=BOTH_WAYS, ids=lambda on: "compiled" if on else "Python")
+def core(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether the core is on."""
+    before = native.core is not None and native.core.is_on()
+    native.switch(request.param)
+    yield request.param
+    native.switch(before)
+
+
+def names(t: na.Timeline) -> list[str]:
+    return [op.name for op in t.operations]
+
+
+def test_operations_have_their_line_stream_task_and_times(device: na.Device, core: bool) -> None:
+    stream = device.new_stream()
+
+    async def main() -> na.Timeline:
+        z = await na.zeros(8)
+        await add_one(z)
+        with na.trace() as t:
+            await na.spawn(add_one(z), stream)
+            await add_one(z)
+        assert (await z.to_host())[0] == 3
+        return t
+
+    t = na.run(main())
+    first, second = t.operations
+    assert first.name.startswith("add_one") and first.kernels == ("add_one",)
+    assert "test_trace.py" in first.line and "main" in first.line and first.line != second.line
+    assert (first.device, first.stream) == (device.label, stream.number)
+    assert first.task.startswith("Task-") and first.thread == threading.current_thread().name
+    assert first.sequence and second.stream != stream.number
+    for op in t.operations:
+        assert op.began is not None and op.ended is not None and len(op.spans) == 1
+        assert 0 <= op.submitted <= op.enqueued <= t.seconds and op.seconds == op.ended - op.began
+        assert op.began >= op.submitted - t.clock_error - 1e-6
+    awaits = [wait for wait in t.waits if wait.how == "await"]
+    assert [(w.stream, w.sequence) for w in awaits] == [
+        (op.stream, op.sequence) for op in t.operations
+    ]
+    for wait, op in zip(awaits, t.operations, strict=True):
+        assert wait.name == op.name and wait.ready == op.ended and wait.task == op.task
+        assert wait.began <= wait.ended and wait.wake_seconds is not None
+
+
+@pytest.mark.parametrize("form", ["sync", "sync_on", "async_on", "prepared", "gather", "asyncio"])
+def test_each_form_is_noted_once(device: na.Device, core: bool, form: str) -> None:
+    stream, z = device.new_stream(), na.zeros(8).sync()
+    add_one(z).sync()
+    stream.wait_for(device.policy.next_stream())
+
+    async def gathered() -> None:
+        together = na.gather if form == "gather" else asyncio.gather
+        await together(add_one(z))
+
+    with na.trace() as t:
+        if form == "sync":
+            add_one(z).sync()
+        elif form == "sync_on":
+            add_one(z).sync_on(stream)
+        elif form == "async_on":
+            add_one(z).async_on(stream)
+            stream.synchronize()
+        elif form == "prepared":
+            add_one.prepare(z).sync_on(stream)
+        else:
+            na.run(gathered())
+    (op,) = (op for op in t.operations if op.kernels)
+    assert op.kernels == ("add_one",) and op.ended is not None
+    kind = "await" if form in ("gather", "asyncio") else "block"
+    assert [w.name for w in t.waits if w.how == kind and w.sequence == op.sequence] == [op.name]
+    assert z.to_host().sync()[0] == 2
+
+
+def test_a_stream_that_waits_for_another_says_for_what(device: na.Device, core: bool) -> None:
+    first, second = device.new_stream(), device.new_stream()
+    z, y = na.zeros(8).sync_on(first), na.zeros(8).sync_on(second)
+    add_one(z).sync_on(first)
+    gate = testing.gate(first)
+    gate.close()
+    with na.trace() as t:
+        add_one(z).async_on(first)
+        na.memcpy(y, z).async_on(second)
+        assert [op.ended for op in t.operations] == [None, None]
+        gate.open()
+        second.synchronize()
+    writer, reader = t.operations
+    assert reader.waits_for == ((first.number, writer.sequence),)
+    assert writer.ended is not None and reader.began is not None
+    assert reader.began >= writer.ended - 2 * t.clock_error
+
+
+def test_compilations_are_noted_and_are_no_time_of_the_device(
+    device: na.Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    @na.launcher
+    @cuda.jit  # type: ignore[untyped-decorator]
+    def add_seven(z: na.KernelOutput) -> None:
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] += 7
+
+    na.zeros(2).sync()
+    caplog.set_level(logging.INFO, logger="numbasync.compile")
+    with na.trace() as t:
+        add_seven(na.zeros(3)).sync()
+    (compilation,) = t.compilations
+    assert (compilation.kernel, compilation.device) == ("add_seven", device.label)
+    (op,) = t.operations
+    for began, ended in op.spans:
+        assert ended is not None
+        assert ended <= compilation.began + t.clock_error or began >= compilation.ended - 1e-3
+    assert op.enqueued - op.submitted >= compilation.ended - compilation.began
+    assert "add_seven" in caplog.text and device.label in caplog.text
+
+
+def test_errors_graphs_and_parts(device: na.Device, core: bool) -> None:
+    stream, z = device.new_stream(), na.zeros(4).sync()
+    graph = add_one(z).graph_on(stream)
+    graph.launch().sync_on(stream)
+    with na.trace() as t:
+        graph.launch().sync_on(stream)
+        bad = na.value(1).map(lambda n: n / 0)
+        with pytest.raises(ZeroDivisionError):
+            bad.sync()
+    assert t.operations[0].kernels == ("add_one",) and t.operations[0].seconds >= 0
+    assert all(op.sequence == 0 for op in t.operations[1:])
+
+
+def test_threads_and_an_end_in_the_middle(device: na.Device) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    per_thread = 50
+
+    def launch() -> None:
+        own, stream = na.zeros(4).sync(), device.new_stream()
+        for _ in range(per_thread):
+            add_one(own).async_on(stream)
+        stream.synchronize()
+
+    threads = [threading.Thread(target=launch) for _ in range(3)]
+    with na.trace() as t:
+        for thread in threads:
+            thread.start()
+        threads[0].join()
+    for thread in threads:
+        thread.join()
+    ours = [op for op in t.operations if op.thread == threads[0].name and op.kernels]
+    assert len(ours) == per_thread and all(op.ended is not None for op in ours)
+    assert [op.sequence for op in ours] == sorted(op.sequence for op in ours)
+
+
+def test_one_trace_at_a_time_once(device: na.Device) -> None:
+    with na.trace() as t:
+        with pytest.raises(StateError, match="open already"), na.trace():
+            pass
+        na.zeros(2).sync()
+    assert tracing.recorder is None
+    na.zeros(2).sync()
+    assert len(t.operations) == 1
+    with pytest.raises(StateError, match="opened before"), t:
+        pass
+    with pytest.raises(CallerError, match="max_operations"):
+        na.trace(0)
+    assert repr(na.trace()) == "<Timeline, not opened>" and "1 operation on 1 stream" in repr(t)
+
+
+def test_the_newest_are_kept_and_streams_are_let_go(device: na.Device) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    with na.trace(max_operations=10) as t:
+        for _ in range(600):
+            add_one(z).sync()
+    assert len(t.operations) == len(t.waits) == 10 and t.dropped == 590
+    recorder: Any = t._recorder
+    assert not recorder._unsettled and all(note.submission is None for note in recorder._notes)
+
+
+def test_values_are_those_of_a_program_without_a_trace(device: na.Device, core: bool) -> None:
+    async def main() -> list[np.ndarray[Any, Any]]:
+        values = []
+        for k in range(4):
+            z = await na.full(5, k)
+            await na.gather(*(add_one(z) for _ in range(3)))
+            values.append(await add_one(z).output().to_host())
+        return values
+
+    without = na.run(main())
+    with na.trace() as t:
+        traced = na.run(main())
+    np.testing.assert_array_equal(without, traced)
+    assert len(t.operations) == 4 * 5
+
+
+def test_failures_are_those_of_a_program_without_a_trace(device: na.Device, core: bool) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    with na.trace() as t, testing.inject(device, "kernel"), pytest.raises(KernelError):
+        add_one(z).sync()
+    assert t.operations[-1].error == "KernelError" and t.operations[-1].kernels == ("add_one",)
+
+
+def test_a_device_that_is_lost_leaves_a_timeline(device: na.Device, core: bool) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    with na.trace() as t, testing.inject(device, "device", after=1):
+        add_one(z).sync()
+        with pytest.raises(DeviceLostError):
+            add_one(z).sync()
+    assert t.operations[0].ended is not None and t.summary().operations == len(t.operations) >= 1
