@@ -15,6 +15,8 @@ from numbasync.launch.variants import Kernel, compile_count
 class FakeDevice:
     """Compiles when the test lets it."""
 
+    kind, ordinal = "fake", 0
+
     def __init__(self) -> None:
         self.compiled: list[Any] = []
         self.may_go_on = threading.Event()

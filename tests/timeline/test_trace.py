@@ -231,3 +231,4 @@ def test_a_device_that_is_lost_leaves_a_timeline(device: na.Device, core: bool) 
         with pytest.raises(DeviceLostError):
             add_one(z).sync()
     assert t.operations[0].ended is not None and t.summary().operations == len(t.operations) >= 1
+    assert (na.ones(4).to_host().sync() == 1).all()  # a new start, which lets go of what it held
