@@ -223,12 +223,14 @@ def test_failures_are_those_of_a_program_without_a_trace(device: na.Device, core
     assert t.operations[-1].error == "KernelError" and t.operations[-1].kernels == ("add_one",)
 
 
-def test_a_device_that_is_lost_leaves_a_timeline(device: na.Device, core: bool) -> None:
+def test_a_device_that_is_lost_leaves_a_timeline(
+    device: na.Device, stream: na.Stream, core: bool
+) -> None:
     z = na.zeros(4).sync()
     add_one(z).sync()
-    with na.trace() as t, testing.inject(device, "device", after=1):
-        add_one(z).sync()
-        with pytest.raises(DeviceLostError):
-            add_one(z).sync()
+    with na.trace() as t:
+        add_one(z).sync_on(stream)
+        with testing.inject(device, "device"), pytest.raises(DeviceLostError):
+            add_one(z).sync_on(stream)
     assert t.operations[0].ended is not None and t.summary().operations == len(t.operations) >= 1
     assert (na.ones(4).to_host().sync() == 1).all()  # a new start, which lets go of what it held
