@@ -41,7 +41,7 @@ class Timeline:
     """
 
     def __init__(self, max_operations: int) -> None:
-        self._most = max_operations
+        self._most = check_whole(max_operations, "max_operations of trace", 1)
         self._recorder: TraceRecorder | None = None
         self._read: (
             tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]] | None
@@ -207,4 +207,4 @@ def trace(max_operations: int = MOST) -> Timeline:
         >>> [(wait.how, wait.sequence > 0) for wait in t.waits]
         [('await', True)]
     """
-    return Timeline(check_whole(max_operations, "max_operations of trace", 1))
+    return Timeline(max_operations)

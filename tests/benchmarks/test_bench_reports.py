@@ -231,7 +231,9 @@ def test_a_file_of_one_table_is_a_run_too() -> None:
 
 
 def test_benchmarks_have_the_timer_of_the_tests() -> None:
-    """But for work that lasts as long as it is told, and for gaps between turns of the loop."""
+    """But for work that lasts as long as it is told, gaps between turns of the loop, and requests
+    that come when they are due.
+    """
     folder = Path(report.__file__).parent
     own = [path.name for path in folder.rglob("*.py") if "perf_counter" in path.read_text()]
-    assert sorted(own) == ["host_work.py", "long_wait.py"]
+    assert sorted(own) == ["host_work.py", "long_wait.py", "serving.py"]

@@ -122,7 +122,8 @@ def test_they_are_found_where_kernels_are_checked_and_by_launchers() -> None:
     with checked(na.devices("cpu")[0]), pytest.raises(BarrierDivergenceError, match="has returned"):
         sums_of_blocks[1, 64](x, out, 1)
     own = na.launcher(cuda.jit(running_sums))
-    with pytest.raises(BarrierDivergenceError, match="has returned"):
+    cpu = na.devices("cpu")[0]
+    with na.use_device(cpu), pytest.raises(BarrierDivergenceError, match="has returned"):
         own[1, 64](x, na.inout(out), 1).sync()
 
 
