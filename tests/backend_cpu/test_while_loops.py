@@ -82,10 +82,34 @@ def nested(z, x, i, s):
         k += s
 
 
+def left_before_it_is_set(z, x, i, s):
+    first, second = 1, 5
+    for k in range(s):
+        if i % 5 < k:
+            break
+        first = -2
+        second = k
+    z[0, i] = first
+    z[1, i] = second
+
+
+def left_in_rounds_of_their_own(z, x, i, s):
+    k, last, before = 0, 7, 9
+    while k < i % 6:
+        before = last
+        last = k * s
+        k += 1
+    z[0, i] = last
+    z[1, i] = before
+
+
 @pytest.mark.parametrize(
     ("thread", "turned"),
-    [(copied, 1), (summed, 1), (downwards, 0), (left, 0), (entered, 0), (nested, 0)],
-)
+    [
+        (copied, 1), (summed, 1), (downwards, 0), (left, 0), (entered, 0), (nested, 0),
+        (left_before_it_is_set, 1), (left_in_rounds_of_their_own, 1),
+    ],
+)  # fmt: skip
 def test_threads_give_what_python_does(
     device: na.Device, thread: Thread, turned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

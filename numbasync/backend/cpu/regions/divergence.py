@@ -18,7 +18,9 @@ block. Ways that lead to no barrier do not count: who takes them meets nobody an
 
 Threads that meet at a barrier of a warp may have left others behind, who wait at another one. What
 is made anew meanwhile, in the next round of a loop, is the same for all that meet, but has two
-values at that time: it is divergent, too, if both groups still need it (`_Rounds`).
+values at that time: it is divergent, too, if both groups still need it (`_Rounds`). And at a barrier
+behind a turned loop meet all who have left it, whatever their round was: what the loop makes and they
+need is divergent if they leave it in different rounds.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from numbasync.backend.cpu.regions.cut import THREAD_NAMES, CutKernel, Level
 from numbasync.backend.cpu.regions.flow import (
     END,
     Liveness,
+    natural_loops,
     post_dominators,
     predecessors,
     reached_from,
@@ -169,6 +172,7 @@ class _Rounds:
         }
         live = Liveness(blocks, kernel.graph(), kernel.names)
         definitions = {i.result: i for code in blocks.values() for i in code if i.result}
+        self._loops = natural_loops(kernel.graph(), kernel.function.entry)
         self._needed = {
             b.block: _with_operands(live.at_begin[b.resume], definitions) for b in kernel.barriers
         }
@@ -182,11 +186,14 @@ class _Rounds:
         reached = reached_from(self._within, self._within[branch])
         waits = [barrier for block, barrier in self._barriers.items() if block in reached]
         has_masks = any(b.mask != "-1" for b in waits)  # groups that do not wait for each other
+        around = [loop.blocks for loop in self._loops if branch in loop.blocks]
+        loop = min(around, key=len, default=set())
+        behind = {b.block for b in waits if b.level is Level.LOOP and loop and b.block not in loop}
         found: set[str] = set()
         for value, block in self._made.items():
             if block in reached:
-                times = sum(value in self._needed[b.block] for b in waits)
-                if times > 1 or (has_masks and times):
+                needing = [b.block for b in waits if value in self._needed[b.block]]
+                if len(needing) > 1 or (has_masks and needing) or not behind.isdisjoint(needing):
                     found.add(value)
         return found
 
