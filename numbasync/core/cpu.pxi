@@ -207,6 +207,7 @@ cdef bint step(object self) except -1:
         put(self, at_thread, PyThread_get_thread_ident())
         take_state()
         try:
+            ready = get(engine, at_ready)  # which another thread may have replaced
             if PyObject_Size(ready) != 1:
                 stream = engine.draw(self.draw)
             else:

@@ -23,6 +23,7 @@ from numbasync.device.device import Device
 from numbasync.errors import DeviceError
 from numbasync.ops import prerequisites
 from tests.common import add_one, fresh
+from tests.waiting import eventually, happens
 
 LARGE = 200_000  # elements whose copy is no short work
 
@@ -319,3 +320,23 @@ def test_a_group_of_one_goes_on(device: na.Device, refuse: Refusing) -> None:
         with pytest.raises(DeviceError, match="no thread can be started"):
             na.collective.all_reduce(x, comm=comm).sync()
         assert na.collective.all_reduce(x, comm=comm).sync().to_host().sync().tolist() == [2] * 4
+
+
+async def test_a_worker_does_not_leave_work_that_a_fork_holds_back(
+    new: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, wait = [0], workers._Changed.wait
+
+    def counted(changed: Any, timeout: float | None = None) -> bool:
+        waits[0] += 1
+        return wait(changed, timeout)
+
+    engine, stream, done = engine_of(new), new.new_stream().backend, threading.Event()
+    monkeypatch.setattr(workers._Changed, "wait", counted)
+    monkeypatch.setattr(Engine, "is_forking", True)
+    stream.push(done.set)
+    (thread,) = engine._threads
+    await eventually(lambda: waits[0] > 1 or not thread.is_alive())
+    assert thread.is_alive()
+    monkeypatch.setattr(Engine, "is_forking", False)
+    await happens(done)

@@ -345,9 +345,12 @@ class Engine:
                     timeout=IDLE_SECONDS,
                 )
                 self._idle -= 1
-                if self.stopping or not is_work_ready:
+                # What became ready meanwhile, and may not begin yet, counts on this thread.
+                if self.stopping or not (is_work_ready or self._ready):
                     self._threads.discard(threading.current_thread())
                     return
+                if not is_work_ready:
+                    continue
                 stream = self._ready.popleft()
                 self._running += 1
             goes_on = True
