@@ -23,7 +23,7 @@ from numbasync.device.device import Device
 from numbasync.errors import DeviceError
 from numbasync.ops import prerequisites
 from tests.common import add_one, fresh
-from tests.waiting import eventually, happens
+from tests.waiting import eventually, happens, in_time
 
 LARGE = 200_000  # elements whose copy is no short work
 
@@ -320,6 +320,16 @@ def test_a_group_of_one_goes_on(device: na.Device, refuse: Refusing) -> None:
         with pytest.raises(DeviceError, match="no thread can be started"):
             na.collective.all_reduce(x, comm=comm).sync()
         assert na.collective.all_reduce(x, comm=comm).sync().to_host().sync().tolist() == [2] * 4
+
+
+def test_what_two_interrupts_have_left_without_a_thread_is_run(new: Any) -> None:
+    engine, stream, done = engine_of(new), new.new_stream().backend, threading.Event()
+    with workers.state:  # as `push` does until the thread would start
+        stream._queue.append(done.set)
+        stream._pushed += 1
+        engine._ready.append(stream)
+    in_time(new.backend.quiesce)
+    assert done.is_set()
 
 
 async def test_a_worker_does_not_leave_work_that_a_fork_holds_back(

@@ -18,9 +18,9 @@ block. Ways that lead to no barrier do not count: who takes them meets nobody an
 
 Threads that meet at a barrier of a warp may have left others behind, who wait at another one. What
 is made anew meanwhile, in the next round of a loop, is the same for all that meet, but has two
-values at that time: it is divergent, too, if both groups still need it (`_Rounds`). And at a barrier
-behind a turned loop meet all who have left it, whatever their round was: what the loop makes and they
-need is divergent if they leave it in different rounds.
+values at that time: it is divergent, too, if both groups still need it (`_Rounds`). Behind a turned
+loop meet all who have left it, in whatever round: what the loop makes and they need is divergent if
+they leave it in different ones.
 """
 
 from __future__ import annotations

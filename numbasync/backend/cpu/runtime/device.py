@@ -204,6 +204,7 @@ class CpuDevice:
         """No effect: the device has nothing compiled of its own."""
 
     def quiesce(self) -> None:
+        self._engine.schedule_again()
         workers.wait_for(self._engine.is_quiet)
 
     def can_access(self, other: Any) -> bool:

@@ -308,6 +308,14 @@ class Engine:
         """Whether the calling thread, which holds `changed`, may run an entry of an idle stream."""
         return self.stepper is None and not self.stopping and not self.is_forking
 
+    def schedule_again(self) -> None:
+        """Start threads for what is ready: a second ^C, where the first had kept a thread from being
+        started, leaves none.
+        """
+        with state:
+            left = [stream for stream in list(self._ready) if not self.schedule(stream)]
+        run_here(left)
+
     def is_quiet(self) -> bool:
         """Whether no stream is running or ready. The caller holds `changed`."""
         return not self._ready and not self._running and self.drawn is None
