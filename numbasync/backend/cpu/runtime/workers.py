@@ -309,9 +309,7 @@ class Engine:
         return self.stepper is None and not self.stopping and not self.is_forking
 
     def schedule_again(self) -> None:
-        """Start threads for what is ready: a second ^C, where the first had kept a thread from being
-        started, leaves none.
-        """
+        """Start threads for what is ready, of which a second ^C may have left it without."""
         with state:
             left = [stream for stream in list(self._ready) if not self.schedule(stream)]
         run_here(left)
