@@ -189,7 +189,7 @@ def test_what_is_more_than_memory_is_left_to_the_protocol(
     elif why == "refused":
         State.refuses = True
     elif why == "host":
-        x.place = (1, 0)
+        x.place = (1, ORDINAL)
     else:
         x = Array(np.ones((1,) * 9, np.float32))
     match = {"gradient": r"detach\(\)", "negative": r"resolve_neg\(\)"}.get(
