@@ -16,7 +16,7 @@ Stream = Any
 
 
 class Recorder(Protocol):
-    """What is told of operations. No method raises, and none waits for work of the program."""
+    """Hears of operations. No method raises, and none waits for work of the program."""
 
     def begin(self, submission: Submission) -> None:
         """The host begins to enqueue an operation on its fast path."""

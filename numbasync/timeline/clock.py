@@ -44,7 +44,7 @@ class Clock:
         self._spare += [event for event in events if event is not None]
 
     def compare(self) -> bool:
-        """Compare the clocks, unless that was done lately; whether times can be told."""
+        """Compare the clocks, unless that was done lately; whether times are known."""
         if self._base is not None and self._now() - self._base_ns < FRESH_NS:
             return True
         if self._stream is None:

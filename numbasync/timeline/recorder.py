@@ -40,7 +40,7 @@ class Note:
 
     def __init__(self, submission: Submission, clock: Clock | None, parent: Note | None) -> None:
         self.submission: Submission | None = submission
-        self.clock = clock  # None: the stream's times cannot be told
+        self.clock = clock  # None: the stream's times are unknown
         self.parent = parent
         self.task = _task_name()
         self.thread = threading.current_thread().name
@@ -52,7 +52,7 @@ class Note:
         self.submitted = perf_counter_ns()
 
     def read(self) -> None:
-        """Take from the submission what is told, and let go of it and of its stream."""
+        """Read the submission's names and places, and let go of it and of its stream."""
         submission = self.submission
         if submission is None:
             return
@@ -95,7 +95,7 @@ class TraceRecorder:
         self._counted = count(1)
         self.noted = 0  # operations, those included that are no longer kept
 
-    # --- what `tracing.Recorder` is told ---
+    # --- the calls of `tracing.Recorder` ---
 
     def now(self) -> int:
         return perf_counter_ns()
@@ -214,7 +214,7 @@ class TraceRecorder:
         self._open.clear()
         self.settle()
 
-    # --- what was told ---
+    # --- reading the records ---
 
     @property
     def clock_error(self) -> float:
