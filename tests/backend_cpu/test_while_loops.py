@@ -130,3 +130,38 @@ def test_threads_give_what_python_does(
     np.testing.assert_array_equal(host(z), expected)
     found = [loaded.artifact.code.notes["turned"] for each in made for loaded in each._plain]
     assert found in ([], [turned])  # [] on a GPU
+
+
+def test_a_warps_threads_go_into_the_next_round_one_group_after_the_other(
+    device: na.Device,
+) -> None:
+    # A round counter is one for all threads of a block, but groups of a warp that exchange values
+    # apart come into the next round one after the other, as far as the barrier of the block there.
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput, m: int):
+        s = cuda.shared.array(64, np.int64)
+        t = cuda.threadIdx.x
+        a, b, c = t, 0, 0
+        for k in range(4):
+            s[t] = a + k
+            cuda.syncthreads()
+            a = s[(t + 5) % 64]
+            cuda.syncthreads()
+            b = b * 10 + k
+            if t % 2:
+                c += cuda.shfl_sync(0xAAAAAAAA, t, 3)
+            else:
+                for _ in range(m):
+                    c += cuda.shfl_sync(0x55555555, t, 2)
+        z[t, 0] = a
+        z[t, 1] = b
+        z[t, 2] = c
+
+    z = na.zeros((64, 3), np.int64).sync_on(device.new_stream())
+    kernel[1, 64](z, 2).sync_on(device.new_stream())
+    threads = np.arange(64)
+    first = threads // 32 * 32
+    expected = [(threads + 20) % 64 + 6, np.full(64, 123), 4 * (first + 3)]
+    expected[2] = np.where(threads % 2, expected[2], 8 * (first + 2))
+    np.testing.assert_array_equal(host(z), np.stack(expected, axis=1))

@@ -164,15 +164,19 @@ class _Rounds:
         self._to_next = {b: [s for s in ends[b] if s in leading] for b in leading}
         self._meets = post_dominators(self._to_next)
         self._within = kernel.graph(Level.BLOCK)  # where nobody waits for those left behind
+        # In a loop of any kind: threads that have gone into its next round, as far as a barrier of
+        # the block there, have made its values anew while others still need those of this round.
+        full = kernel.graph()
         self._made = {
             i.result: block
             for block, code in blocks.items()
+            if block in reached_from(full, full[block])
             for i in code
-            if i.result and block in reached_from(self._within, self._within[block])
+            if i.result
         }
-        live = Liveness(blocks, kernel.graph(), kernel.names)
+        live = Liveness(blocks, full, kernel.names)
         definitions = {i.result: i for code in blocks.values() for i in code if i.result}
-        self._loops = natural_loops(kernel.graph(), kernel.function.entry)
+        self._loops = natural_loops(full, kernel.function.entry)
         self._needed = {
             b.block: _with_operands(live.at_begin[b.resume], definitions) for b in kernel.barriers
         }
