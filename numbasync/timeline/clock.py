@@ -97,7 +97,8 @@ class Clock:
         return now - self._latest >= FRESH_NS
 
     def _since_base(self, event: Any) -> int:
-        return round(self._base.elapsed_ms(event) * 1e6)
+        elapsed: float = self._base.elapsed_ms(event)
+        return round(elapsed * 1e6)
 
     def _learn(self, event: Any, before: int, after: int) -> None:
         """Note that the device passed an event between two of the host's times."""
