@@ -20,6 +20,7 @@ from numbasync.device.submission import Submission
 from numbasync.timeline.clock import Clock
 from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
 
+READ_PATIENCE_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
 READ_EVERY = 256  # operations, after which the times of those that are done are read
 
 
@@ -69,7 +70,9 @@ class Note:
         submission, clock, events = self.submission, self.clock, self.events
         if submission is None:
             return True
-        if not submission.done or (events and not events[-1][1].query()):
+        if not submission.done:
+            return False
+        if events and not (clock is not None and clock.is_known and events[-1][1].query()):
             return False
         self.read()
         self.submission = None
@@ -92,6 +95,7 @@ class TraceRecorder:
         self._compilations: deque[TracedCompilation] = deque(maxlen=most)
         self._clocks: dict[Device, Clock | None] = {}
         self._reading = threading.Lock()
+        self._failures: dict[str, int] = {}
         self._counted = count(1)
         self.noted = 0  # operations, those included that are no longer kept
 
@@ -140,8 +144,10 @@ class TraceRecorder:
             if submission is not None and submission.stream is stream:
                 note.waits_for += ((other.number, other._sequence),)
                 if note.first is not None:  # what follows is behind the wait
-                    with suppress(Exception):
+                    try:
                         stream.backend.record(note.first)
+                    except Exception as error:
+                        self._failed(stream.device, error)
 
     def awaited(self, submission: Submission, began: int | None) -> None:
         self._waited("await", submission.name, submission.stream, submission.sequence, began)
@@ -174,7 +180,8 @@ class TraceRecorder:
             self._clocks[device] = clock = Clock(device)
             try:
                 clock.compare()
-            except Exception:  # the device is lost, and the operation will say so
+            except Exception as error:  # a lost device, say, as the operation will say
+                self._failed(device, error)
                 self._clocks[device] = None
         return self._clocks[device]
 
@@ -190,21 +197,37 @@ class TraceRecorder:
         try:
             event = clock.take()
             stream.backend.record(event)
-        except Exception:  # a fault, which the operation's own calls will raise
+        except Exception as error:  # a fault, which the operation's own calls will raise
+            self._failed(stream.device, error)
             return None
         return event
 
-    def settle(self) -> None:
+    def _failed(self, device: Device, error: Exception) -> None:
+        text = str(error).partition("\n")[0]
+        what = f"times of {device.label} are missing: {type(error).__name__}: {text}"
+        self._failures[what] = self._failures.get(what, 0) + 1
+
+    def settle(self, patience_ns: int = 0) -> None:
         """Read the times of the operations that are done, in order, up to the first that is not."""
         if not self._reading.acquire(blocking=False):
             return  # another thread reads them
         try:
-            with suppress(Exception):  # a lost device answers nothing
-                for clock in list(self._clocks.values()):
+            for device, clock in list(self._clocks.items()):
+                try:
                     if clock is not None:
-                        clock.compare()
-                while self._unsettled and self._unsettled[0].settle():
-                    self._unsettled.popleft()
+                        clock.compare(patience_ns)
+                except Exception as error:  # a lost device answers nothing
+                    self._failed(device, error)
+            while self._unsettled:
+                note = self._unsettled[0]
+                try:
+                    if not note.settle():
+                        break
+                except Exception as error:
+                    if note.submission is not None:
+                        self._failed(note.submission.stream.device, error)
+                    break
+                self._unsettled.popleft()
         finally:
             self._reading.release()
 
@@ -212,7 +235,7 @@ class TraceRecorder:
         """Note the end of the trace."""
         self.end_ns = perf_counter_ns()
         self._open.clear()
-        self.settle()
+        self.settle(READ_PATIENCE_NS)
 
     # --- reading the records ---
 
@@ -220,6 +243,18 @@ class TraceRecorder:
     def clock_error(self) -> float:
         """How far the device times may be off from the host's, in seconds."""
         return max((c.error_ns for c in self._clocks.values() if c is not None), default=0) / 1e9
+
+    @property
+    def problems(self) -> list[str]:
+        """What kept times from being known, and how often."""
+        return [
+            text if count == 1 else f"{text} ({count} times)"
+            for text, count in list(self._failures.items())
+        ] + [
+            f"times of {device.label} are missing: its clock could not be compared with the host's"
+            for device, clock in list(self._clocks.items())
+            if clock is not None and not clock.is_known
+        ]
 
     @property
     def is_settled(self) -> bool:
@@ -233,10 +268,10 @@ class TraceRecorder:
         self,
     ) -> tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]]:
         """Operations in the order in which they were enqueued, waits and compilations."""
-        self.settle()
+        self.settle(0 if self.end_ns is None else READ_PATIENCE_NS)
         notes = list(self._notes)
         for note in self._unsettled.copy():
-            with suppress(Exception):
+            with suppress(Exception):  # `settle` has noted it
                 note.read()
         places = {id(note): i for i, note in enumerate(notes)}
         operations = [self._operation(note, places) for note in notes]

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -117,9 +118,22 @@ class Timeline:
         recorder = self._recorder
         return 0 if recorder is None else max(0, recorder.noted - self._most)
 
+    @property
+    def problems(self) -> list[str]:
+        """Why device times are missing, in sentences; usually there is nothing to say.
+
+        Examples:
+            >>> with na.trace() as t:
+            ...     z = await na.zeros(3)
+            >>> t.problems
+            []
+        """
+        return [] if self._recorder is None else self._recorder.problems
+
     def summary(self) -> TraceSummary:
         """How busy each stream was, what was waited for longest and why, and what would help."""
-        return summarize(*self._records(), self.seconds)
+        summary = summarize(*self._records(), self.seconds)
+        return replace(summary, advice=(*summary.advice, *self.problems))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the timeline to a file that Perfetto (https://ui.perfetto.dev) and
@@ -143,7 +157,12 @@ class Timeline:
             raise CallerError(f"a timeline is saved as .json or .json.gz, not as {file.name!r}.")
         operations, waits, compilations = self._records()
         found = tracks(operations, waits, compilations, self.seconds)
-        about = {"clock error, us": self.clock_error * 1e6, "operations dropped": self.dropped}
+        about: dict[str, object] = {
+            "clock error, us": self.clock_error * 1e6,
+            "operations dropped": self.dropped,
+        }
+        if self.problems:
+            about["problems"] = self.problems
         text = json.dumps(
             {
                 "traceEvents": trace_events.events(found, operations),

@@ -16,6 +16,7 @@ import numbasync as na
 from numbasync import native, testing
 from numbasync.device import tracing
 from numbasync.errors import CallerError, DeviceLostError, KernelError, StateError
+from numbasync.timeline.clock import Clock
 from tests.common import add_one
 
 BOTH_WAYS = (False, True) if native.core is not None else (False,)
@@ -237,3 +238,38 @@ def test_a_device_that_is_lost_leaves_a_timeline(
             add_one(z).sync_on(stream)
     assert t.operations[0].ended is not None and t.summary().operations == len(t.operations) >= 1
     assert (na.ones(4).to_host().sync() == 1).all()  # a new start, which lets go of what it held
+
+
+def test_times_that_are_missing_are_explained(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, core: bool
+) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+
+    def no_event(self: Clock) -> None:
+        raise RuntimeError("no events are left\nand nobody knows why")
+
+    with monkeypatch.context() as patch, na.trace() as t:
+        patch.setattr(Clock, "take", no_event)
+        add_one(z).sync()
+    assert [op.ended for op in t.operations] == [None]
+    text = f"times of {device.label} are missing: RuntimeError: no events are left"
+    assert t.problems == [text] and text in t.summary().advice
+
+
+def test_times_are_known_when_the_clocks_are(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, core: bool
+) -> None:
+    """Beside other programs, a device may pass what compares the clocks after a trace has ended."""
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(Clock, "compare", lambda self, patience_ns=0: False)
+        with na.trace() as t:
+            add_one(z).sync()
+        assert [op.ended for op in t.operations] == [None]
+        (problem,) = t.problems
+        assert device.label in problem and "clock could not be compared" in problem
+    (op,) = t.operations
+    assert op.began is not None and op.ended is not None and t.problems == []
+    assert op.began >= op.submitted - t.clock_error - 1e-6
