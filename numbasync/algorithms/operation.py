@@ -40,17 +40,17 @@ class Algorithm(DeviceOp[T]):
         self._unused = False  # a refused operation needs no warning
         self._name = name
         self._plan = plan
+        self._x: Any
+        self._x = x
         with suppress_unused_warnings((x,)):
-            stream = None
             if is_op(x):
                 stream = common_stream((x,))
                 x.consume()
+                if stream is not None:
+                    self.stream = stream
             else:
-                x = self._array(x)
-                plan(x.shape, x.dtype)
-        if stream is not None:
-            self.stream = stream
-        self._x = x
+                array = self._x = self._array(x)
+                plan(array.shape, array.dtype)
         self._unused = True
 
     def _array(self, x: Any) -> Any:
@@ -74,9 +74,8 @@ class Algorithm(DeviceOp[T]):
         return first_home((self._x,))
 
     def steps(self, ctx: Context) -> Steps[T]:
-        x = self._x
-        if is_op(x):
-            x = self._array((yield from x.steps(ctx)))
+        given = self._x
+        x: Any = self._array((yield from given.steps(ctx))) if is_op(given) else given
         build = self._plan(x.shape, x.dtype)
         if isinstance(x, np.ndarray):
             x = yield from as_child(ctx, from_host(x), self).steps(ctx)
@@ -84,7 +83,8 @@ class Algorithm(DeviceOp[T]):
         return value
 
     def _describe(self) -> str:
-        return f"{self._name}({self._x if is_op(self._x) else self._x.shape})"
+        x: Any = self._x
+        return f"{self._name}({x if is_op(x) else getattr(x, 'shape', '')})"
 
 
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:

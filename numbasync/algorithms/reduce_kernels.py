@@ -1,4 +1,4 @@
-"""The kernels that reduce: one shape of the tree of combinations, for every operator and every axis.
+"""The kernels that reduce: one tree of combinations, for every operator and every axis.
 
 An input is seen as ``(rows, n, columns)``, and reduced along the middle axis. A block has `rows` x
 `along` x `columns` threads, and a chunk of ``along * EACH`` elements of that axis. Thread i of a

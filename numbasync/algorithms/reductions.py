@@ -260,7 +260,7 @@ def _plan(
     operator = operator_of(op, dtype)
     count = math.prod(shape[a] for a in axes)
     kept = [a for a in range(len(shape)) if a not in axes]
-    result = (
+    result: Shape = (
         tuple(1 if a in axes else n for a, n in enumerate(shape))
         if keepdims
         else tuple(shape[a] for a in kept)

@@ -1,4 +1,4 @@
-"""Reductions against NumPy: every operator, axis, dtype and size at which a kernel's shape changes."""
+"""Reductions against NumPy: each operator, axis and dtype, and sizes around a kernel's bounds."""
 
 from __future__ import annotations
 
