@@ -111,6 +111,7 @@ from numbasync.tensors.tensor_map import TensorMap as TensorMap
 from numbasync.tensors.tensor_map import tensor_map as tensor_map
 
 if TYPE_CHECKING:
+    from numbasync import algorithms as algorithms
     from numbasync import collective as collective
     from numbasync import cpu_cuda as cpu_cuda
     from numbasync import dask as dask
@@ -162,6 +163,7 @@ _runtime.imported_later.update(_LATER.values())  # `warm_up` does it beforehand
 # The public ones; others are how it is made.
 _MODULES = frozenset(
     (
+        "algorithms",
         "collective",
         "cpu_cuda",
         "dask",

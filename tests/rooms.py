@@ -23,7 +23,7 @@ NUMBER = re.compile(r"(?<=<!-- number of (rooms|files) -->)[^<\n]*(?=<!-- / -->)
 # From the top down: each imports only what stands below it.
 ROOMS = (
     "tools", "dask", "ray", "serve", "torch", "testing", "batch", "graphs", "runtime", "tuning",
-    "collective", "cpu_cuda", "timeline",
+    "algorithms", "collective", "cpu_cuda", "timeline",
     "launch", "random", "tensors", "ops", "device", "backend", "tensor_cores", "vectors",
     "layout", "arguments", "cache_folder", "errors", "fork", "memo", "public",
     "driver_results",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numbasync as na
-from numbasync import batch, collective, errors, random, serve, testing
+from numbasync import algorithms, batch, collective, errors, random, serve, testing
 from numbasync.public import NAMES
 from numbasync_kernels import image, nn
 from tests.common import add_one
@@ -271,7 +271,7 @@ def _itself(one: Any, device: na.Device) -> Any:
 
 def functions() -> Iterator[Call]:
     """The functions and classes of the public modules."""
-    for module in (na, testing, collective, random, batch, serve, nn, image):
+    for module in (na, testing, algorithms, collective, random, batch, serve, nn, image):
         names = public(module)
         for name in dir(module):
             one = getattr(module, name)

@@ -59,6 +59,9 @@ _REDUCTIONS = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
     "logical_or": "any",
 }  # fmt: skip
+OF_ALGORITHMS = frozenset(
+    ("all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "std", "sum", "var")
+)  # of an array's methods and NumPy's functions
 OF_BATCHES = ("sum", "max", "min", "mean", "argmax", "dot")  # of an array's methods
 _INSTEAD = {
     "copy": "await t.dup()",
@@ -85,16 +88,21 @@ def no_attribute(tensor: Any, name: str) -> AttributeError:
         if name.startswith("_") or not callable(getattr(np.ndarray, name, None)):
             return AttributeError(error)
         instead = f"(await t.to_host()).{name}(...), on the host"
+        if name in OF_ALGORITHMS:
+            instead += f"; or, on the device, await na.algorithms.{name}(t, ...)"
         if name in OF_BATCHES:
-            instead += f"; or, on the device, b = na.CommandBatch(); y = b.{name}(b.use(t)"
+            instead += (
+                f"; or, among others in one kernel, b = na.CommandBatch(); y = b.{name}(b.use(t)"
+            )
             instead += ", ...)" if name == "dot" else "); z = await b.compute(y)"
     return AttributeError(f"{error}.\nOf {tensor!r} write {instead}")
 
 
-def _refuse(what: str) -> NoReturn:
+def _refuse(what: str, instead: str = "") -> NoReturn:
+    written = f"Write {instead}; or a kernel," if instead else "Write a kernel,"
     raise OperationError(
         f"{what}: Python cannot compute with the elements of a tensor, which are on a device.\n"
-        "Write a kernel, or record it: b = na.CommandBatch(); x = b.use(t); then x + 1, x == y ... "
+        f"{written} or record it: b = na.CommandBatch(); x = b.use(t); then x + 1, x == y ... "
         "on the batch's ids. To compute on the host: array = await t.to_host()"
     )
 
@@ -127,7 +135,9 @@ class NoOperators:
                 return NotImplemented
             name, shown = ufunc.__name__, [_shown(x) for x in inputs]
             if method == "reduce":
-                return _refuse(f"np.{_REDUCTIONS.get(name, name + '.reduce')}({shown[0]})")
+                called = _REDUCTIONS.get(name, name + ".reduce")
+                instead = f"await na.algorithms.{called}(t)" if called in OF_ALGORITHMS else ""
+                return _refuse(f"np.{called}({shown[0]})", instead)
             if method == "__call__" and name in _OPERATORS:
                 return _refuse(f" {_OPERATORS[name]} ".join(shown))
             called = name if method == "__call__" else f"{name}.{method}"

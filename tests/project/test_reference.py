@@ -19,8 +19,8 @@ from tests.project import docstrings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs/reference"
-MODULES = ("", "batch", "collective", "cpu_cuda", "dask", "errors", "random", "ray",
-           "serve", "tensor_cores", "testing", "testing.strategies", "torch",
+MODULES = ("", "algorithms", "batch", "collective", "cpu_cuda", "dask", "errors", "random",
+           "ray", "serve", "tensor_cores", "testing", "testing.strategies", "torch",
            "vectors")  # fmt: skip
 EXAMPLE = re.compile(r" *(>>>|\.\.\.)")
 # Modules themselves: their entries are the pages of what is in them.

@@ -13,7 +13,7 @@ import pytest
 
 import numbasync as na
 from numbasync.errors import DTypeError, OperationError
-from numbasync.tensors.array_methods import OF_BATCHES
+from numbasync.tensors.array_methods import OF_ALGORITHMS, OF_BATCHES
 from tests.common import host
 
 METHODS = sorted(name for name in dir(np.ndarray) if callable(getattr(np.ndarray, name))
@@ -46,6 +46,19 @@ def test_batches_have_what_is_said_of_them() -> None:
         with pytest.raises(AttributeError, match=rf"y = b\.{name}\(b\.use\(t\)"):
             getattr(t, name)
     assert all(hasattr(na.CommandBatch, name) for name in OF_BATCHES)
+
+
+@pytest.mark.parametrize("name", sorted(OF_ALGORITHMS))
+def test_algorithms_have_what_is_said_of_them(name: str) -> None:
+    t = na.zeros(3).sync()
+    with pytest.raises(AttributeError, match=rf"await na\.algorithms\.{name}\(t"):
+        getattr(t, name)
+    assert callable(getattr(na.algorithms, name))
+    if name in ("sum", "prod", "max", "min", "all", "any"):
+        with pytest.raises(
+            OperationError, match=rf"np\.{name}.*\nWrite await na\.algorithms\.{name}"
+        ):
+            getattr(np, name)(t)
 
 
 def test_other_names_are_plainly_missing(both: list[Any]) -> None:

@@ -1,0 +1,21 @@
+"""Algorithms of whole tensors, as operations: reductions along any axes, by any operator.
+
+Each takes a tensor, a NumPy array, or an operation that gives one, and gives a new tensor; nothing
+runs before it is awaited. Names and rules are NumPy's. The result's bits depend on the input alone,
+not on the grid.
+"""
+
+from numbasync.algorithms.reductions import all as all
+from numbasync.algorithms.reductions import any as any
+from numbasync.algorithms.reductions import argmax as argmax
+from numbasync.algorithms.reductions import argmin as argmin
+from numbasync.algorithms.reductions import count_nonzero as count_nonzero
+from numbasync.algorithms.reductions import max as max
+from numbasync.algorithms.reductions import mean as mean
+from numbasync.algorithms.reductions import min as min
+from numbasync.algorithms.reductions import norm as norm
+from numbasync.algorithms.reductions import prod as prod
+from numbasync.algorithms.reductions import reduce as reduce
+from numbasync.algorithms.reductions import std as std
+from numbasync.algorithms.reductions import sum as sum
+from numbasync.algorithms.reductions import var as var

@@ -1,0 +1,182 @@
+"""The kernels that reduce: one tree of combinations, for every operator and every axis.
+
+An input is seen as ``(rows, n, columns)``, and reduced along the middle axis. A block has `rows` x
+`along` x `columns` threads, and a chunk of ``along * EACH`` elements of that axis. Thread i of a
+chunk combines the elements i, i + `along`, i + 2 `along` and so on, one behind the other; then the
+threads combine their results by halves in shared memory. Several chunks of a row give several
+results, which the next launch reduces in the same way, until there is one.
+
+The shape of the tree follows from n, and from whether `columns` is 1: neither the grid nor the
+device has a part in it. No neutral element is needed: threads without elements take no part.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, int64
+
+from numbasync.launch.launcher import launcher
+from numbasync.launch.parameters import KernelInput, KernelOutput
+
+THREADS = 256
+EACH = 16  # elements of a thread
+
+
+class Block(NamedTuple):
+    """How the threads of a block are laid out: their product is `THREADS`."""
+
+    rows: int
+    along: int
+    columns: int
+
+    @property
+    def chunk(self) -> int:
+        """Elements along the reduced axis that a block reduces to one."""
+        return self.along * EACH
+
+
+def block_of(n: int, columns: int) -> Block:
+    """The layout for `n` elements to reduce, with so many columns beside one another."""
+    if columns == 1:
+        along = 1 if n <= 8 else 32 if n <= 32 * EACH else THREADS
+        return Block(THREADS // along, along, 1)
+    beside = 4 if columns <= 8 else 32
+    return Block(1, THREADS // beside, beside)
+
+
+@cuda.jit(device=True)
+def _put_1(a: Any, b: Any, c: Any, at: Any, state: Any) -> None:
+    a[at] = state[0]
+
+
+@cuda.jit(device=True)
+def _put_2(a: Any, b: Any, c: Any, at: Any, state: Any) -> None:
+    a[at] = state[0]
+    b[at] = state[1]
+
+
+@cuda.jit(device=True)
+def _put_3(a: Any, b: Any, c: Any, at: Any, state: Any) -> None:
+    a[at] = state[0]
+    b[at] = state[1]
+    c[at] = state[2]
+
+
+@cuda.jit(device=True)
+def _get_1(a: Any, b: Any, c: Any, at: Any) -> Any:
+    return (a[at],)
+
+
+@cuda.jit(device=True)
+def _get_2(a: Any, b: Any, c: Any, at: Any) -> Any:
+    return a[at], b[at]
+
+
+@cuda.jit(device=True)
+def _get_3(a: Any, b: Any, c: Any, at: Any) -> Any:
+    return a[at], b[at], c[at]
+
+
+PUT = {1: _put_1, 2: _put_2, 3: _put_3}
+GET = {1: _get_1, 2: _get_2, 3: _get_3}
+
+
+def numba_type(dtype: np.dtype[Any]) -> Any:
+    """The type of shared memory for elements of a state."""
+    from numba.np.numpy_support import from_dtype
+
+    return from_dtype(dtype)
+
+
+@cache
+def reduce_kernel(
+    states: tuple[np.dtype[Any], ...],
+    lift: Any,
+    combine: Any,
+    finish: Any,
+    block: Block,
+    is_first: bool,
+    is_last: bool,
+) -> Any:
+    """The launcher of one level: of `n` elements of each row and column, one for each chunk.
+
+    Args:
+        states: the dtypes of what is combined, one to three.
+        lift, combine, finish: of an `Operator`.
+        is_first: elements of the input are read and lifted, else states of the level before.
+        is_last: there is one chunk, whose state is finished.
+    """
+    room_0, room_1, room_2 = (numba_type(d) for d in (*states, states[0], states[0])[:3])
+    size_1 = THREADS if len(states) > 1 else 1
+    size_2 = THREADS if len(states) > 2 else 1
+    put, get = PUT[len(states)], GET[len(states)]
+    _, along, columns = block
+    rows = block.rows
+    chunk, half = block.chunk, along // 2
+
+    @cuda.jit(device=True)
+    def load_element(x0: Any, x1: Any, x2: Any, row: Any, i: Any, column: Any) -> Any:
+        return lift(x0[row, i, column], i)
+
+    @cuda.jit(device=True)
+    def load_state(x0: Any, x1: Any, x2: Any, row: Any, i: Any, column: Any) -> Any:
+        return get(x0, x1, x2, (row, i, column))
+
+    @cuda.jit(device=True)
+    def store_result(z0: Any, z1: Any, z2: Any, at: Any, state: Any, total: Any, last: Any) -> None:
+        z0[at] = finish(state, total, last)
+
+    @cuda.jit(device=True)
+    def store_state(z0: Any, z1: Any, z2: Any, at: Any, state: Any, total: Any, last: Any) -> None:
+        put(z0, z1, z2, at, state)
+
+    load = load_element if is_first else load_state
+    store = store_result if is_last else store_state
+
+    @launcher(may_alias=True)
+    @cuda.jit
+    def reduce_chunks(
+        z0: KernelOutput, z1: KernelOutput, z2: KernelOutput,
+        x0: KernelInput, x1: KernelInput, x2: KernelInput, total: int, last: Any,
+    ) -> None:  # fmt: skip
+        held_0 = cuda.shared.array(THREADS, room_0)
+        held_1 = cuda.shared.array(size_1, room_1)
+        held_2 = cuda.shared.array(size_2, room_2)
+        t = int64(cuda.threadIdx.x)
+        i = t // columns % along
+        across = (x0.shape[2] + columns - 1) // columns
+        number = int64(cuda.blockIdx.x)
+        column = number % across * columns + t % columns
+        number = number // across
+        part = number % z0.shape[1]
+        row = number // z0.shape[1] * rows + t // (columns * along)
+        first = part * chunk
+        left = min(x0.shape[1] - first, chunk)
+        is_there = row < x0.shape[0] and column < x0.shape[2]
+        row_in = min(row, x0.shape[0] - 1)
+        column_in = min(column, x0.shape[2] - 1)
+        state = load(x0, x1, x2, row_in, first + min(i, left - 1), column_in)
+        if left == chunk:
+            for k in range(1, EACH):
+                there = load(x0, x1, x2, row_in, first + i + k * along, column_in)
+                state = combine(state, there)
+        else:
+            for k in range(i + along, left, along):
+                state = combine(state, load(x0, x1, x2, row_in, first + k, column_in))
+        if half:
+            put(held_0, held_1, held_2, t, state)
+            step = half
+            while step > 0:
+                cuda.syncthreads()
+                if i < step and i + step < left:
+                    there = get(held_0, held_1, held_2, t + step * columns)
+                    state = combine(state, there)
+                    put(held_0, held_1, held_2, t, state)
+                step = step // 2
+        if is_there and i == 0:
+            store(z0, z1, z2, (row, part, column), state, total, last)
+
+    return reduce_chunks
