@@ -72,7 +72,7 @@ def reduce(
     name = op if isinstance(op, str) else "reduce"
     if initial is not None and isinstance(op, str):
         raise CallerError(
-            "reduce(initial=...) is of a function: leave it out, or pass op=function."
+            f"reduce(initial={shown(initial)}) is of a function, not of {shown(op)}: leave it out."
         )
     return _reduction(name, x, op, axis, keepdims, 0, initial)
 
