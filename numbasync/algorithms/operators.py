@@ -320,7 +320,7 @@ def from_function(function: Any, dtype: np.dtype[Any]) -> Operator:
         DTypeError: the elements are bool.
     """
     if dtype == BOOL:
-        raise DTypeError("reduce of bool by a function: convert it, await t.astype(np.uint8).")
+        raise DTypeError(f"reduce of {dtype} by a function: convert it, await t.astype(np.uint8).")
     state = wide(dtype) if layout.is_float(dtype) else dtype
     kind = numba_type(state)
     device_function = function if hasattr(function, "py_func") else cuda.jit(device=True)(function)

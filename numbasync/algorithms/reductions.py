@@ -72,7 +72,7 @@ def reduce(
     name = op if isinstance(op, str) else "reduce"
     if initial is not None and isinstance(op, str):
         raise CallerError(
-            "reduce(initial=...) is of a function: leave it out, or pass op=function."
+            f"reduce(initial={shown(initial)}) is of a function, not of {shown(op)}: leave it out."
         )
     return _reduction(name, x, op, axis, keepdims, 0, initial)
 
@@ -238,11 +238,8 @@ def _axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
         raise ShapeError(f"{name} along axis={shown(axis)}: write a whole number, or a tuple.")
     for a in given:
         if not -rank <= a < rank:
-            raise ShapeError(
-                f"{name} along axis {a}, of {rank} axes: write one from {-rank} to {rank - 1}."
-                if rank
-                else f"{name} along axis {a}, of no axes: write axis=None."
-            )
+            which = f"one from {-rank} to {rank - 1}" if rank else "axis=None"
+            raise ShapeError(f"{name} along axis {shown(a)}, of {rank} axes: write {which}.")
     axes = sorted(a % rank for a in given)
     if len(set(axes)) < len(axes):
         raise ShapeError(f"{name} along axis={shown(axis)}: an axis comes twice; write it once.")
@@ -265,7 +262,8 @@ def _plan(
         if keepdims
         else tuple(shape[a] for a in kept)
     )
-    if not count and math.prod(result):
+    results: int = math.prod(result)
+    if not count and results:
         none = operator.of_none if initial is None else initial
         if none is None:
             raise ShapeError(
@@ -274,13 +272,13 @@ def _plan(
             )
         first = element(none, operator.out)
         return lambda x: _filled(x, result, first, operator)
-    if not count or not math.prod(result):
+    if not count or not results:
         return lambda x: _filled(x, result, None, operator)
     # One run of neighbouring axes is reduced where it is; others are brought behind the rest.
     are_neighbours = axes == tuple(range(axes[0], axes[0] + len(axes))) if axes else True
     order = tuple(range(len(shape))) if are_neighbours else (*kept, *axes)
     columns = math.prod(shape[a] for a in kept if a > axes[-1]) if axes and are_neighbours else 1
-    rows = math.prod(result) // columns
+    rows = results // columns
     return partial(_build, operator, order, (rows, count, columns), result, ddof)
 
 

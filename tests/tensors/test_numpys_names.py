@@ -54,11 +54,6 @@ def test_algorithms_have_what_is_said_of_them(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"await na\.algorithms\.{name}\(t"):
         getattr(t, name)
     assert callable(getattr(na.algorithms, name))
-    if name in ("sum", "prod", "max", "min", "all", "any"):
-        with pytest.raises(
-            OperationError, match=rf"np\.{name}.*\nWrite await na\.algorithms\.{name}"
-        ):
-            getattr(np, name)(t)
 
 
 def test_other_names_are_plainly_missing(both: list[Any]) -> None:
@@ -72,7 +67,7 @@ def test_other_names_are_plainly_missing(both: list[Any]) -> None:
 
 
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "np.sum(t)": (np.sum, r"np\.sum\(<.*Tensor"),
+    "np.sum(t)": (np.sum, r"np\.sum\(<.*Tensor[^\n]*\nWrite await na\.algorithms\.sum\(t\);"),
     "np.max(t)": (lambda t: np.max(t, axis=0), r"np\.max\(<"),
     "np.prod(t)": (np.prod, r"np\.prod\(<"),
     "np.all(t)": (np.all, r"np\.all\(<"),
