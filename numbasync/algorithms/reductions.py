@@ -30,7 +30,8 @@ def reduce(
         x: a tensor or a NumPy array of any shape, or an operation that gives one.
         op: `"sum"`, `"prod"`, `"mean"`, `"var"`, `"std"`, `"min"`, `"max"`, `"argmin"`, `"argmax"`,
             `"any"`, `"all"`, `"count_nonzero"`, `"norm"`; or a function of two numbers, which is
-            compiled for the device. It has to be associative and commutative.
+            compiled for the device. It has to be associative and commutative. Define it once: each
+            function, and each lambda, is compiled by itself, and kept until the process ends.
         axis: which axis, or which several; None: all of them. `argmin` and `argmax` take one.
         keepdims: keep the reduced axes, with an extent of 1.
         initial: of a function: what is given for no elements.
@@ -271,19 +272,15 @@ def _plan(
                 + ("." if isinstance(op, str) else ": write initial=.")
             )
         first = element(none, operator.out)
-        return lambda x: _filled(x, result, first, operator)
-    if not count or not results:
-        return lambda x: _filled(x, result, None, operator)
+        return lambda _: full(result, first, operator.out)
+    if not results:
+        return lambda _: empty(result, operator.out)
     # One run of neighbouring axes is reduced where it is; others are brought behind the rest.
     are_neighbours = axes == tuple(range(axes[0], axes[0] + len(axes))) if axes else True
     order = tuple(range(len(shape))) if are_neighbours else (*kept, *axes)
     columns = math.prod(shape[a] for a in kept if a > axes[-1]) if axes and are_neighbours else 1
     rows = results // columns
     return partial(_build, operator, order, (rows, count, columns), result, ddof)
-
-
-def _filled(x: Tensor, result: Shape, first: Any, operator: Operator) -> DeviceOp[Tensor]:
-    return empty(result, operator.out) if first is None else full(result, first, operator.out)
 
 
 def _build(
