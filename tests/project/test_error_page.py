@@ -43,8 +43,8 @@ def classes(module: object) -> Iterator[type[errors.NumbasyncError]]:
 
 
 def address(cls: type[errors.NumbasyncError]) -> str:
-    parts = ("cuInit", 1, "NAME", "text") if cls is errors.DriverError else ("text",)
-    (note,) = cls(*parts).__notes__
+    driver = errors.DriverError("cuInit", 1, "NAME", "text")
+    (note,) = driver.__notes__ if cls is errors.DriverError else cls("text").__notes__
     return note.removeprefix("See ")
 
 
