@@ -12,13 +12,17 @@ Each exception also derives from the matching built-in one, so that `except Memo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 from numbasync import driver_results
 
+DOCUMENTATION = "https://github.com/numbasync/numbasync/tree/HEAD/docs"  # as in pyproject.toml
+
 
 class NumbasyncError(Exception):
-    """Base class of every exception that numbasync raises deliberately.
+    """Base class of every exception that numbasync raises deliberately. A traceback ends with the
+    address of the class's entry on the page of errors.
 
     Examples:
         >>> try:
@@ -27,6 +31,22 @@ class NumbasyncError(Exception):
         ...     print(type(error).__name__, isinstance(error, ValueError))
         ShapeError True
     """
+
+    # The page and heading, below `DOCUMENTATION`, that describe the class.
+    _entry: ClassVar[str] = "errors.md"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Classes of other modules, and of users, have the entry of the class that they extend.
+        if cls.__module__ == __name__ and "_entry" not in vars(cls):
+            cls._entry = f"errors.md#{cls.__name__.lower()}"
+
+    @cached_property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        """What a traceback shows below the message, `add_note` appends to, and `str` leaves out.
+        Made when one of them asks, so that an error that is caught costs nothing more.
+        """
+        return [f"See {DOCUMENTATION}/{self._entry}"]
 
 
 # --- the caller's argument was wrong; nothing was enqueued -------------------------
@@ -41,6 +61,8 @@ class CallerError(NumbasyncError):
             ...
         numbasync.errors.CallerError: there is no device 'gpu'; there are ...
     """
+
+    _entry = "errors.md#the-argument-was-wrong"
 
 
 class ShapeError(CallerError, ValueError):
@@ -474,6 +496,8 @@ class DeviceError(NumbasyncError, RuntimeError):
         ...     print(type(error).__name__)
         KernelError
     """
+
+    _entry = "errors.md#the-device-could-not-do-it"
 
 
 class DeviceUnavailableError(DeviceError):

@@ -135,8 +135,9 @@ class Interpreter(doctest.DocTestRunner):
             else:
                 exec(code, names)
         except Exception as error:
-            # Where an operation was submitted; versions of doctest differ in what they show of it.
-            error.__dict__.pop("__notes__", None)
+            # Where an operation was submitted, and the address of the class's documentation;
+            # versions of doctest differ in what they show of them.
+            error.__notes__ = []
             raise
 
     def difference(self, test: doctest.DocTest) -> str:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
+import tomllib
+import traceback
+from collections.abc import Iterator
+from urllib.parse import urldefrag
 
-from numbasync import errors
+import pytest
+
+from numbasync import errors, testing
 from tests import error_page
 
 TEXT = error_page.PAGE.read_text()
@@ -27,3 +34,46 @@ def test_programs_of_the_page_say_what_it_says() -> None:
         assert classes[:1] == [name], message
         ((_, shown),) = error_page.BLOCK.findall(parts[name])
         assert shown and NUMBER.sub("N", shown) == NUMBER.sub("N", message)
+
+
+def classes(module: object) -> Iterator[type[errors.NumbasyncError]]:
+    for _, found in inspect.getmembers(module, inspect.isclass):
+        if issubclass(found, errors.NumbasyncError):
+            yield found
+
+
+def address(cls: type[errors.NumbasyncError]) -> str:
+    driver = errors.DriverError("cuInit", 1, "NAME", "text")
+    (note,) = driver.__notes__ if cls is errors.DriverError else cls("text").__notes__
+    return note.removeprefix("See ")
+
+
+@pytest.mark.parametrize("cls", [*classes(errors), *classes(testing)], ids=lambda c: c.__name__)
+def test_the_address_in_an_error_is_of_a_heading_that_exists(
+    cls: type[errors.NumbasyncError],
+) -> None:
+    page, anchor = urldefrag(address(cls).removeprefix(errors.DOCUMENTATION))
+    text = (error_page.ROOT / f"docs{page}").read_text()
+    headings = [re.sub(r"\W+", "-", h.lower()) for h in re.findall(r"^#+ (.*)$", text, re.M)]
+    assert anchor in headings or (cls is errors.NumbasyncError and page and not anchor)
+    if cls.__name__ in error_page.sections(TEXT):
+        assert anchor == cls.__name__.lower()
+
+
+def test_the_address_is_where_the_project_says_its_documentation_is() -> None:
+    project = tomllib.loads((error_page.ROOT / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Documentation"] == errors.DOCUMENTATION
+
+
+def test_a_class_of_a_user_has_the_address_of_the_one_that_it_extends() -> None:
+    own = type("Own", (errors.ShapeError,), {"__module__": "theirs"})
+    assert address(own) == address(errors.ShapeError)
+
+
+def test_the_address_stands_below_the_message_and_nowhere_else() -> None:
+    error = errors.DriverError("cuInit", 100, "CUDA_ERROR_NO_DEVICE", "no device")
+    error.add_note("a note")
+    assert errors.DOCUMENTATION not in str(error)
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        shown = "".join(traceback.format_exception_only(one)).splitlines()
+        assert shown[-2:] == [f"See {address(errors.DriverError)}", "a note"]

@@ -18,6 +18,8 @@ class KernelFailure(NumbasyncError, AssertionError):  # noqa: N818 - a failure o
         KernelMismatch True
     """
 
+    _entry = "testing.md#when-it-is-wrong"
+
 
 class KernelMismatch(KernelFailure):
     """A result differs from the reference, or between two devices.
@@ -56,6 +58,8 @@ class KernelRace(KernelFailure):
         kernel add_up on cpu:0, grid=1, block=4, threads in forward order
         again: ...
     """
+
+    _entry = "testing.md#a-race"
 
 
 class OutOfBounds(KernelFailure):
