@@ -137,6 +137,7 @@ cdef int push_later(object stream, object queue, object short, object args) exce
                 has_thread = schedule(stream, get(stream, at_engine))
                 put(stream, at_owned, True)
             if not has_thread:
+                get(stream, at_engine).withdraw(stream)
                 get(stream, at_entries).pop()
                 add(stream, at_pushed, -1)
                 raise get(stream, at_engine).refusal()

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,13 @@ from numbasync.backend.cpu.kernel import compiled, scheduling
 from numbasync.backend.cpu.runtime import workers
 from numbasync.backend.cpu.runtime.device import CpuDevice
 from numbasync.backend.cpu.runtime.seeded import stepping
-from numbasync.backend.cpu.runtime.workers import Engine
+from numbasync.backend.cpu.runtime.workers import Engine, run_here
 from numbasync.device import copy_threads
 from numbasync.device.device import Device
 from numbasync.errors import DeviceError
 from numbasync.ops import prerequisites
 from tests.common import add_one, fresh
+from tests.interrupting import Interrupt, Places
 from tests.waiting import eventually, happens, in_time
 
 LARGE = 200_000  # elements whose copy is no short work
@@ -191,6 +194,7 @@ def test_a_short_launch_that_cannot_run_at_once_is_refused(
         with pytest.raises(DeviceError, match="no thread can be started"):
             add_one(z).async_on(stream)
     assert not stream.backend._owned
+    assert not engine_of(new)._ready
     add_one(z).sync_on(stream)
     assert z.to_host().sync_on(stream).tolist() == [3] * 8
 
@@ -350,3 +354,42 @@ async def test_a_worker_does_not_leave_work_that_a_fork_holds_back(
     assert thread.is_alive()
     monkeypatch.setattr(Engine, "is_forking", False)
     await happens(done)
+
+
+def test_an_interrupt_where_no_thread_can_be_started_leaves_nothing_running(
+    new: Any, refuse: Refusing
+) -> None:
+    """^C at each place of the calling thread's run of a stream: the rest of its work is done."""
+    engine, stream, ran = engine_of(new), new.new_stream().backend, list[int]()
+
+    def submit() -> None:
+        """Leave the stream ready, and without a thread."""
+        ran.clear()
+        refuse.count = 0
+        go_on = stream.hold()
+        for i in range(3):
+            stream.push(partial(ran.append, i))
+        end_threads(new)
+        refuse("numbasync-cpu97")
+        with pytest.MonkeyPatch.context() as during:
+            during.setattr(workers, "run_here", lambda _: None)
+            go_on()
+
+    def run() -> None:
+        run_here([stream])
+
+    submit()
+    places = Places()
+    places.run(run)
+    assert ran == [0, 1, 2]
+    for place, hits in places.hits.items():
+        for hit in {1, hits}:
+            submit()
+            interrupt = Interrupt(place, hit)
+            with suppress(KeyboardInterrupt):
+                interrupt.run(run)
+            assert interrupt.came, place
+            assert not engine._running, place
+            stream.synchronize()
+            assert set(ran) == {0, 1, 2}, place
+            assert engine.is_quiet(), place

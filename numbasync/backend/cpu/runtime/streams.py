@@ -17,7 +17,6 @@ from numbasync.backend.cpu.runtime.workers import (
     Engine,
     changed,
     open_blocker,
-    run_here,
     state,
     wait_for,
 )
@@ -201,6 +200,7 @@ class CpuStream:
                 self._be_scheduled()
                 raise
             if not has_thread:
+                self.engine.withdraw(self)
                 self._queue.pop()
                 self._pushed -= 1
                 raise self.engine.refusal()
@@ -291,11 +291,9 @@ class CpuStream:
     def synchronize(self) -> None:
         # Entries enqueued during the wait are not waited for.
         with state:
-            has_thread = self._be_scheduled()
-            self._owned = self._owned or not has_thread
+            self._owned = not self._be_scheduled() or self._owned
             last = self._pushed
-        if not has_thread:
-            run_here([self])
+        self.engine.schedule_again()  # also what ^C has kept from running where no thread is
         wait_for(lambda: self._popped >= last)
 
     def wake(self, sequence: int, waker: Waker) -> bool:
@@ -365,7 +363,7 @@ class CpuStream:
 
     def resume(self) -> bool:
         """Schedule the stream if it has entries, unless it is parked. The caller holds `state`, and
-        no thread runs the stream. False: none can be started, and the caller owns the stream.
+        no thread runs the stream. False: none can be started: it is ready, for `run_here`.
         """
         front = self._queue[0] if self._queue else None
         if isinstance(front, Blocker) and not front.open and self in front.parked:
@@ -379,5 +377,4 @@ class CpuStream:
     def start_over(self) -> None:
         """In a forked child, reschedule the stream, which no thread runs, unless it is parked."""
         self._doorbells = []
-        if not self.resume():
-            self.engine.keep_ready(self)
+        self.resume()

@@ -186,7 +186,7 @@ class Engine:
         self._name = name
         self._most = threads
         self._ready: deque[Schedulable] = deque()
-        self._running = 0
+        self._running: set[Schedulable] = set()  # each by one thread
         self._idle = 0
         self._threads: set[threading.Thread] = set()
         self._why_not: BaseException = RuntimeError("no thread")  # the latest that did not start
@@ -200,15 +200,15 @@ class Engine:
     @property
     def is_at_work(self) -> bool:
         """Whether a thread is running a stream."""
-        return self._running > 0 or (self.stepper is not None and self.stepper.is_at_work)
+        return bool(self._running) or (self.stepper is not None and self.stepper.is_at_work)
 
     def owns(self, thread: threading.Thread) -> bool:
         return thread in self._threads
 
     def schedule(self, stream: Schedulable) -> bool:
-        """Make `stream` ready for a thread; again has no effect. The caller holds `changed` and
-        owns the stream, and still owns it if this is False: there is no thread, and none can be
-        started.
+        """Make `stream` ready for a thread; again has no effect. The caller holds `state` and owns
+        the stream. False: there is no thread, and none can be started, so the caller has to
+        `run_here` or to `withdraw` what is ready.
         """
         if stream not in self._ready:
             self._ready.append(stream)
@@ -221,7 +221,6 @@ class Engine:
                 self._start_thread()
             except RuntimeError as error:
                 if not self._threads:  # else the others go on, one fewer
-                    self._ready.remove(stream)
                     self._why_not = error.with_traceback(None)
                     return False
         return True
@@ -238,20 +237,38 @@ class Engine:
             raise
 
     def run_here(self, stream: Schedulable) -> None:
-        """Run a stream that the caller owns on the calling thread."""
-        with state:
-            self._running += 1
+        """Run a ready stream for which no thread can be started on the calling thread, unless a
+        thread has come and taken it. After ^C it is ready again.
+        """
+        has_it: list[Schedulable] = []
         try:
-            while stream.run_one():
-                pass
-        finally:
-            with state:
-                self._running -= 1
-                changed.notify_all()
+            try:
+                with state:
+                    if stream in self._ready:
+                        has_it.append(stream)
+                        self._running.add(stream)
+                        self._ready.remove(stream)
+                while has_it:
+                    if not stream.run_one():
+                        has_it.clear()
+            finally:
+                self._leave(stream, has_it)
+        except BaseException:
+            self._leave(stream, has_it)  # once more, as ^C may have come in the first
+            raise
 
-    def keep_ready(self, stream: Schedulable) -> None:
-        """Leave a stream to the thread that will be started for another one."""
-        self._ready.append(stream)
+    def _leave(self, stream: Schedulable, has_it: list[Schedulable]) -> None:
+        with state:
+            if has_it and stream not in self._ready:
+                self._ready.append(stream)
+            has_it.clear()
+            self._running.discard(stream)
+            changed.notify_all()
+
+    def withdraw(self, stream: Schedulable) -> None:
+        """Make a stream not ready that `schedule` found no thread for. The caller holds `state`."""
+        if stream in self._ready:
+            self._ready.remove(stream)
 
     def refusal(self) -> DeviceError:
         """The error of an entry for which `schedule` found no thread."""
@@ -332,7 +349,8 @@ class Engine:
         """In a forked child, which has none of the threads, reschedule the queued work."""
         with state:
             self._threads.clear()
-            self._running = self._idle = 0
+            self._running.clear()
+            self._idle = 0
             self._ready.clear()
             for stream in list(self.streams):
                 stream.start_over()
@@ -358,7 +376,7 @@ class Engine:
                 if not is_work_ready:
                     continue
                 stream = self._ready.popleft()
-                self._running += 1
+                self._running.add(stream)
             goes_on = True
             while goes_on:
                 with suppress(BaseException):  # the entry has noted it, and is skipped next
@@ -366,7 +384,7 @@ class Engine:
                 if self.stepper is not None or self.is_forking:
                     break
             with state:
-                self._running -= 1
+                self._running.discard(stream)
                 if goes_on:
                     self.schedule(stream)
                 changed.notify_all()
