@@ -56,8 +56,10 @@ def test_strict_ordering_does_not_refuse_the_copy_that_a_tensor_is(
         with monkeypatch.context() as patch:
             patch.setattr(na.Device, "new_stream", lambda _: held)
             t = b.tensor(y)
+        copied = t.storage.writer
+        assert copied is not None and copied.stream is held, (copied, b.transfers, b.tensors[1])
         found = [na.spawn(t.to_host(), s) for s in readers]
-        assert not any(f.done() for f in found)
+        assert not [f for f in found if f.done()]
         with pytest.raises(AccessConflictError, match="both use"):
             na.memcpy(t, other).async_on(stream)  # its readers are the program's
     for f in found:

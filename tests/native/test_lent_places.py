@@ -127,16 +127,16 @@ def test_a_dead_entry_that_left_the_map_is_not_used_again(null: na.Device, on: b
 
 def test_a_device_that_comes_again_has_its_own_tensors(on: bool) -> None:
     arrays = [ones() for _ in range(3)]
+    tensors: list[Any] = []  # of the device before, too: its entries are alive
     for _ in range(2):
         with null_device() as device:
             stream = device.new_stream()
             for _ in range(3):
                 add(*arrays).sync_on(stream)
             reader: Any = reader_of(Array)
-            tensors: list[Any] = [imported(a, reader) for a in arrays]
-            assert {t.device for t in tensors} == {device}
-            assert {t.storage.pool.device for t in tensors} == {device.backend}
-            del tensors
+            tensors = [*tensors[-3:], *(imported(a, reader) for a in arrays)]
+            assert {t.device for t in tensors[-3:]} == {device}
+            assert {t.storage.pool.device for t in tensors[-3:]} == {device.backend}
 
 
 def test_a_method_that_was_replaced_is_called(
