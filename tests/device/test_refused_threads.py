@@ -389,7 +389,7 @@ def test_an_interrupt_where_no_thread_can_be_started_leaves_nothing_running(
             with suppress(KeyboardInterrupt):
                 interrupt.run(run)
             assert interrupt.came, place
-            assert not engine._running, place
+            assert not engine._running, str(place)
             stream.synchronize()
             assert set(ran) == {0, 1, 2}, place
             assert engine.is_quiet(), place

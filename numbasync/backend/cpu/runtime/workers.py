@@ -248,9 +248,10 @@ class Engine:
                         has_it.append(stream)
                         self._running.add(stream)
                         self._ready.remove(stream)
-                while has_it:
-                    if not stream.run_one():
-                        has_it.clear()
+                while True:  # and no condition: Python 3.12 jumps back from one outside the `try`
+                    if not has_it or not stream.run_one():
+                        break
+                has_it.clear()
             finally:
                 self._leave(stream, has_it)
         except BaseException:
