@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -159,3 +161,15 @@ def replace_method(patch: pytest.MonkeyPatch, owner: Any, name: str, function: A
         return function(*args) if self is owner else original(self, *args)
 
     patch.setattr(type(owner), name, method)
+
+
+@contextmanager
+def heard_ctrl_c() -> Iterator[None]:
+    """Programs started inside the block hear ^C: a shell that has started these tests in the
+    background has them ignore it, and their children with them.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -24,7 +24,8 @@ class Clock:
     recorded, and when it was seen to be passed. Each such event says within which bounds the first
     one, the base, was passed, since the device tells the time between the two. On a device that
     runs other programs an event may come late. Then it is looked at again the next time, and its
-    bounds are wide, but right.
+    bounds are wide, but right. The events of the program's own work narrow them: they were passed
+    after their work was submitted, and before its await ended.
 
     Attributes:
         error_ns: how far a time that was given may be off; 0 until one was.
@@ -100,14 +101,22 @@ class Clock:
         elapsed: float = self._base.elapsed_ms(event)
         return round(elapsed * 1e6)
 
+    def bound(self, event: Any, earliest: int, latest: int) -> bool:
+        """Note that the device passed an event between two of the host's times. False: there is no
+        base, or it contradicts what is known of it, as the clocks drift.
+        """
+        if self._base is None or self._is_old(earliest):
+            return False
+        elapsed = self._since_base(event)
+        earliest = max(self._earliest, earliest - elapsed - EVENT_NS)
+        latest = min(self._latest, latest - elapsed + EVENT_NS)
+        if earliest > latest:
+            return False
+        self._earliest, self._latest = earliest, latest
+        return True
+
     def _learn(self, event: Any, before: int, after: int) -> None:
-        """Note that the device passed an event between two of the host's times."""
-        if self._base is not None and not self._is_old(before):
-            elapsed = self._since_base(event)
-            earliest = max(self._earliest, before - elapsed - EVENT_NS)
-            latest = min(self._latest, after - elapsed + EVENT_NS)
-            if earliest <= latest:
-                self._earliest, self._latest = earliest, latest
-                self.give(event)
-                return
-        self._base, self._earliest, self._latest = event, before, after  # or the clocks drift
+        if self.bound(event, before, after):
+            self.give(event)
+        else:
+            self._base, self._earliest, self._latest = event, before, after

@@ -35,8 +35,8 @@ class Note:
 
     __slots__ = (
         "clock", "device", "enqueued", "error", "events", "first", "kernels", "name", "nbytes",
-        "number", "parent", "sequence", "site", "spans", "submission", "submitted", "task",
-        "thread", "waits_for",
+        "number", "parent", "seen", "sequence", "site", "spans", "submission", "submitted",
+        "task", "thread", "waits_for",
     )  # fmt: skip
 
     def __init__(self, submission: Submission, clock: Clock | None, parent: Note | None) -> None:
@@ -50,6 +50,7 @@ class Note:
         self.events: list[tuple[Any, Any]] = []  # in front of work, and behind it
         self.spans: list[tuple[int | None, int | None]] = []  # their times
         self.enqueued = 0
+        self.seen = 0  # when an await found that it was done; 0: none has yet
         self.submitted = perf_counter_ns()
 
     def read(self) -> None:
@@ -74,6 +75,9 @@ class Note:
             return False
         if events and not (clock is not None and clock.is_known and events[-1][1].query()):
             return False
+        if clock is not None:
+            for event in (event for pair in events for event in pair):
+                clock.bound(event, self.submitted, self.seen or perf_counter_ns())
         self.read()
         self.submission = None
         if clock is not None:
@@ -91,6 +95,7 @@ class TraceRecorder:
         self._open: dict[Submission, Note] = {}
         self._notes: deque[Note] = deque(maxlen=most)
         self._unsettled: deque[Note] = deque()
+        self._awaited: dict[Submission, Note] = {}  # those of them that may still be awaited
         self._waits: deque[tuple[Any, ...]] = deque(maxlen=most)
         self._compilations: deque[TracedCompilation] = deque(maxlen=most)
         self._clocks: dict[Device, Clock | None] = {}
@@ -134,6 +139,7 @@ class TraceRecorder:
         self._end_span(note)
         self._notes.append(note)
         self._unsettled.append(note)
+        self._awaited[submission] = note
         self.noted = next(self._counted)
         if self.noted % READ_EVERY == 0:
             self.settle()
@@ -150,6 +156,9 @@ class TraceRecorder:
                         self._failed(stream.device, error)
 
     def awaited(self, submission: Submission, began: int | None) -> None:
+        note = self._awaited.pop(submission, None)
+        if note is not None:
+            note.seen = perf_counter_ns()
         self._waited("await", submission.name, submission.stream, submission.sequence, began)
 
     def blocked(self, stream: Stream, number: int, began: int) -> None:
@@ -220,9 +229,12 @@ class TraceRecorder:
                     self._failed(device, error)
             while self._unsettled:
                 note = self._unsettled[0]
+                submission = note.submission
                 try:
                     if not note.settle():
                         break
+                    if submission is not None:
+                        self._awaited.pop(submission, None)
                 except Exception as error:
                     if note.submission is not None:
                         self._failed(note.submission.stream.device, error)

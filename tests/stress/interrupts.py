@@ -59,6 +59,7 @@ class _Signals:
         self.raised = 0
         self.is_open = False
         self.where = ""  # of the latest one
+        self.others: list[str] = []  # what else Python printed, and did not raise
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         if is_of_the_library(frame):
@@ -68,10 +69,13 @@ class _Signals:
         self.where = "".join(traceback.format_stack(frame, 12))
         raise KeyboardInterrupt
 
-    def swallowed(self, _: Any) -> None:
+    def swallowed(self, unraisable: Any) -> None:
         """In place of `sys.unraisablehook`: it came in a finaliser, or in a callback of a weak
         reference. Another one is sent, unless the call has ended meanwhile.
         """
+        if unraisable.exc_type is not KeyboardInterrupt:
+            self.others.append(f"{unraisable.exc_value!r} in {unraisable.object!r}")
+            return
         self.raised -= 1
         if self.is_open:  # not so soon that it comes here, where it would be printed, too
             signal.setitimer(signal.ITIMER_REAL, LATE, AGAIN)
@@ -108,7 +112,9 @@ def interrupt(device: na.Device, count: int, seed: int = 0, all: bool = True) ->
             except KeyboardInterrupt:
                 if signals.raised > 1:
                     found[f"{name}: hung until a second signal, at\n{signals.where}"] += 1
-            found.update(f"{name}: {wrong}" for wrong in interrupted.after(stream, bytes_before))
+            wrong = [*interrupted.after(stream, bytes_before), *signals.others]
+            found.update(f"{name}: {text}" for text in wrong)
+            signals.others.clear()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

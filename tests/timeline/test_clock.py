@@ -101,6 +101,25 @@ def test_an_event_that_comes_late_is_looked_at_again(events: Events, clock: Cloc
     assert clock._error <= GOOD_NS
 
 
+def test_work_narrows_the_bounds(events: Events, clock: Clock) -> None:
+    """It is passed after its submission, and before its await ends, also where the clocks could
+    only be compared badly.
+    """
+    events.late = 3 * PATIENCE_NS
+    assert clock.compare(10 * PATIENCE_NS)
+    events.late = 3 * STEP
+    submitted = events.now()
+    work = passed(events, clock)
+    seen = events.now()
+    time = clock.time_ns(work)
+    assert time is not None and abs(time - work.at) > PATIENCE_NS  # within the bounds
+    assert clock.bound(work, submitted, seen)
+    time = clock.time_ns(work)
+    assert time is not None and submitted <= time <= seen
+    assert not clock.bound(work, seen + PATIENCE_NS, seen + 2 * PATIENCE_NS)
+    assert clock.time_ns(work) == time
+
+
 def test_who_reads_a_closed_trace_waits_for_the_first(events: Events, clock: Clock) -> None:
     events.late = 3 * PATIENCE_NS
     assert not clock.compare(PATIENCE_NS)

@@ -12,6 +12,7 @@ import pytest
 
 import numbasync as na
 from numbasync.tools import cli
+from tests.common import heard_ctrl_c
 
 pytest.importorskip("PIL", reason="needs the extra demo")
 pytest.importorskip("skimage", reason="needs the extra demo")
@@ -58,20 +59,13 @@ def test_version_and_module(python: str, python_env: dict[str, str]) -> None:
     assert "invalid choice" in result.stderr
 
 
-def hear_ctrl_c() -> None:
-    """In a child: a shell that has started these tests in the background ignores it, and so would
-    all their children.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_ctrl_c_is_one_line(python: str, python_env: dict[str, str], tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [python, "-u", "-m", "numbasync", "demo", "--full", "--device", "cpu",
-         "--out", str(tmp_path)],
-        env=python_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=hear_ctrl_c,
-    )  # fmt: skip
+    with heard_ctrl_c():
+        process = subprocess.Popen(
+            [python, "-u", "-m", "numbasync", "demo", "--full", "--device", "cpu",
+             "--out", str(tmp_path)],
+            env=python_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
     assert process.stdout is not None
     first: Any = process.stdout.readline()  # the device: from here on it works
     os.kill(process.pid, signal.SIGINT)
@@ -104,8 +98,8 @@ sys.exit(cli.main(["demo"]))
 def test_ctrl_c_in_a_callback_of_the_collector_is_not_lost(
     python: str, python_env: dict[str, str]
 ) -> None:
-    result = subprocess.run(
-        [python, "-c", LOST], env=python_env, capture_output=True, text=True, timeout=600,
-        preexec_fn=hear_ctrl_c,
-    )  # fmt: skip
+    with heard_ctrl_c():
+        result = subprocess.run(
+            [python, "-c", LOST], env=python_env, capture_output=True, text=True, timeout=600
+        )
     assert (result.returncode, result.stderr) == (130, "numbasync demo: interrupted\n")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import numbasync as na
 from numbasync.tools import cli, cluster_demo, cluster_pricing
 from numbasync.tools.cluster_progress import noted_interrupts
+from tests.common import heard_ctrl_c
 
 distributed = pytest.importorskip("distributed", reason="needs the extra dask")
 pytest.importorskip("rich", reason="needs the extra demo")
@@ -79,15 +79,13 @@ def test_mistakes_are_named(
 
 
 def command(python: str, env: dict[str, str], *args: str) -> subprocess.Popen[str]:
-    """The command in a process group of its own, in which ^C is heard: a shell that has started
-    these tests in the background has them ignore it, and their children with them.
-    """
-    return subprocess.Popen(
-        [python, "-m", "numbasync", "cluster-demo", "--workers", "2", *args],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-        env={**env, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default", "COLUMNS": "120"},
-    )  # fmt: skip
+    """The command in a process group of its own, in which ^C is heard."""
+    with heard_ctrl_c():
+        return subprocess.Popen(
+            [python, "-m", "numbasync", "cluster-demo", "--workers", "2", *args],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**env, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default", "COLUMNS": "120"},
+        )  # fmt: skip
 
 
 @pytest.mark.full
