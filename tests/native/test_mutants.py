@@ -13,6 +13,7 @@ def test_what_a_fault_changes_is_there(mutant: Mutant) -> None:
     assert mutant.part().exists() and mutant.fault != mutant.text
 
 
+@pytest.mark.full  # compiles the core
 def test_a_fault_is_caught() -> None:
     name = "lease: a writer on another stream is overlooked"
     pytest.importorskip("Cython", reason="Cython is not installed")

@@ -13,6 +13,7 @@ from tests.interrupted_calls import WAYS, Interrupted, quietly
 STEP = int(os.environ.get("NUMBASYNC_INTERRUPTS", "83"))
 
 
+@pytest.mark.full  # of the places that tests/ops/test_interrupts.py has, many more
 @pytest.mark.parametrize("on", WAYS, ids=lambda on: "core" if on else "python")
 def test_nothing_is_left_of_any_call(device: na.Device, on: bool) -> None:
     with quietly(on):
