@@ -35,6 +35,7 @@ Plain: Any = devicearray.FakeCUDAArray
 shared = address_map._entries  # empty, if no memory is known to other libraries
 _MOST_PLACES = 4096
 _places = Memo[tuple[Any, ...], Tensor](_MOST_PLACES)
+_HOST = "numbasync.host"  # a key of what arrays tell of themselves
 _HEAD = object.__basicsize__  # NumPy's arrays have their address behind it
 
 
@@ -101,6 +102,9 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     """
     if isinstance(obj, Plain):
         return obj
+    described = getattr(obj, "__cuda_array_interface__", None)
+    if described is not None:
+        return from_cuda_array_interface(described, obj)
     found = obj if isinstance(obj, np.ndarray) else None
     if found is None and hasattr(obj, "__array_interface__"):
         found = np.asarray(obj)
@@ -112,6 +116,34 @@ def as_cuda_array(obj: Any, sync: bool = True) -> Any:
             "device here. Give it as a NumPy array, or copy it: cuda.to_device(a)."
         )
     return Plain(found)
+
+
+class _Described:
+    """Memory of the host as NumPy asks for it, and the object that keeps it."""
+
+    def __init__(self, interface: dict[str, Any], *kept: object) -> None:
+        self.__array_interface__, self.kept = interface, kept
+
+
+def from_cuda_array_interface(desc: Any, owner: object = None, sync: bool = True) -> Any:
+    """A device array in the memory that `desc` describes, which an array of this device has."""
+    host = desc.get(_HOST)
+    if host is None:
+        raise OperationError(
+            "__cuda_array_interface__ describes memory of a GPU, and programs run on the CPU "
+            "device here. Copy it to the host, and give that: cuda.to_device(a)."
+        )
+    told = {"version": 3}
+    told |= {
+        key: desc[key] for key in ("shape", "typestr", "data", "strides", "descr") if key in desc
+    }
+    return Plain(np.asarray(_Described(told, host, owner)))
+
+
+def _interface(array: Any) -> dict[str, Any]:
+    """What other libraries ask of an array of a GPU; the array in it tells that this is not one."""
+    inner = array._ary
+    return {**inner.__array_interface__, "version": 3, "stream": None, _HOST: inner}
 
 
 def _host_copy(array: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -133,7 +165,8 @@ def _squeezed(array: Any, axis: Any = None, stream: object = 0) -> Any:
 
 # What the simulator's arrays do not have, or not as arrays of a device.
 METHODS: dict[str, Any] = {
-    "__array__": _host_copy, "getitem": _element, "setitem": _set_element, "squeeze": _squeezed,
+    "__cuda_array_interface__": property(_interface), "__array__": _host_copy,
+    "getitem": _element, "setitem": _set_element, "squeeze": _squeezed,
     "as_cuda_arg": lambda array: Memory(array._ary),
     "gpu_data": property(lambda array: Memory(array._ary)),
 }  # fmt: skip
@@ -143,8 +176,9 @@ def is_cuda_array(obj: Any) -> bool:
     """Whether the object is an array of the device: not one of NumPy, which has `__dlpack__`,
     too.
     """
-    is_host = isinstance(obj, (np.ndarray, np.generic))
-    return isinstance(obj, Plain) or (hasattr(obj, "__dlpack__") and not is_host)
+    if isinstance(obj, (np.ndarray, np.generic)):
+        return False
+    return hasattr(obj, "__cuda_array_interface__") or hasattr(obj, "__dlpack__")
 
 
 class Memory:

@@ -26,8 +26,9 @@ _OF_A_GPU = (
     "compile_ptx_for_current_device",
 )  # fmt: skip
 # What only a driver can give.
-_OF_A_DRIVER = ("from_cuda_array_interface", "open_ipc_array")
+_OF_A_DRIVER = ("open_ipc_array",)
 _PROCESSORS = 16  # as many as a small GPU has: programs make grids of it
+_THREADS_OF_A_PROCESSOR = 2048
 _COMPUTE_CAPABILITY = (9, 0)
 
 
@@ -36,16 +37,26 @@ def module(name: str) -> Any:
     return importlib.import_module(f"numba.cuda.{name}".rstrip("."))
 
 
+def refusal(what: str) -> Exception:
+    """The error that says that only a GPU has `what`."""
+    return UnsupportedKernelError(
+        f"numba.cuda uses the CPU device in this process, which has no {what}.\n"
+        "Run this part on a machine with a GPU, without --cuda-on-cpu."
+    )
+
+
 def refuse(what: str) -> Callable[..., Any]:
     """A function that says that only a GPU has `what`."""
 
     def refused(*args: object, **kwargs: object) -> None:
-        raise UnsupportedKernelError(
-            f"numba.cuda uses the CPU device in this process, which has no {what}.\n"
-            "Run this part on a machine with a GPU, without --cuda-on-cpu."
-        )
+        raise refusal(what)
 
     return refused
+
+
+def blocks_at_once(threads: int) -> int:
+    """The blocks of so many threads that the device is said to run at the same time."""
+    return _PROCESSORS * (_THREADS_OF_A_PROCESSOR // max(1, threads))
 
 
 class Stream:
@@ -134,11 +145,14 @@ class CpuAsCudaDevice:
     compute_capability = _COMPUTE_CAPABILITY
     WARP_SIZE = 32
     MULTIPROCESSOR_COUNT = _PROCESSORS
-    MAX_THREADS_PER_MULTI_PROCESSOR = 2048
-    MAX_REGISTERS_PER_BLOCK = 65536
-    CLOCK_RATE = 1_000_000
+    MAX_THREADS_PER_MULTI_PROCESSOR = _THREADS_OF_A_PROCESSOR
+    MAX_REGISTERS_PER_BLOCK = MAX_REGISTERS_PER_MULTIPROCESSOR = TOTAL_CONSTANT_MEMORY = 65536
+    CLOCK_RATE = MEMORY_CLOCK_RATE = 1_000_000
     COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = _COMPUTE_CAPABILITY
     UNIFIED_ADDRESSING = CAN_MAP_HOST_MEMORY = CONCURRENT_KERNELS = COOPERATIVE_LAUNCH = 1
+    MANAGED_MEMORY = CONCURRENT_MANAGED_ACCESS = PAGEABLE_MEMORY_ACCESS = INTEGRATED = 1
+    MAX_BLOCKS_PER_MULTIPROCESSOR, GLOBAL_MEMORY_BUS_WIDTH, L2_CACHE_SIZE = 32, 64, 1 << 20
+    MAX_PITCH, TEXTURE_ALIGNMENT, SURFACE_ALIGNMENT = 2**31 - 1, 512, 512
 
     @property
     def name(self) -> bytes:
@@ -150,11 +164,16 @@ class CpuAsCudaDevice:
             "MAX_THREADS_PER_BLOCK": limits.max_threads_per_block,
             "MAX_SHARED_MEMORY_PER_BLOCK": limits.max_shared_bytes,
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": limits.max_dynamic_shared_bytes,
+            "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": limits.max_dynamic_shared_bytes,
         }
         for axis, block, grid in zip("XYZ", limits.max_block, limits.max_grid, strict=True):
             known[f"MAX_BLOCK_DIM_{axis}"], known[f"MAX_GRID_DIM_{axis}"] = block, grid
         if name in known:
             return known[name]
+        if hasattr(
+            module("cudadrv.driver").binding.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"
+        ):
+            return 0  # what the device is not, or has not
         raise AttributeError(f"the CPU device has no attribute {name} of a GPU.")
 
     def supports_float16(self) -> bool:
@@ -277,6 +296,10 @@ class _Devices(tuple[CpuAsCudaDevice, ...]):
     def current(self) -> CpuAsCudaDevice:
         return self[0]
 
+    @property
+    def lst(self) -> _Devices:
+        return self
+
 
 def mapped_array(
     shape: Any, dtype: Any = float, strides: Any = None, order: str = "C", **_: Any
@@ -314,6 +337,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
         "legacy_default_stream": default_stream, "per_thread_default_stream": default_stream,
         "detect": detect, "event": event, "event_elapsed_time": Event.elapsed_time,
         "external_stream": external_stream,
+        "from_cuda_array_interface": arrays.from_cuda_array_interface,
         "get_current_device": lambda: _DEVICE, "gpus": _Devices((_DEVICE,)),
         "is_available": lambda: True, "is_bfloat16_supported": lambda: True,
         "is_fp8_supported": lambda: True, "mapped": mapped,

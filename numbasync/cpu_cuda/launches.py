@@ -7,10 +7,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
-import inspect
+import math
 import threading
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,13 @@ from numba.cuda.args import ArgHint, In
 
 from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
-from numbasync.cpu_cuda.host import module, refuse
+from numbasync.cpu_cuda.host import blocks_at_once, module, refusal, refuse
 from numbasync.cpu_cuda.summary import counts_of
 from numbasync.device.device import default_device, use_device
 from numbasync.errors import (
     KernelCompileError,
     KernelError,
+    LauncherError,
     NumbasyncError,
     UnsupportedKernelError,
 )
@@ -39,9 +39,9 @@ _TENSOR = "_numbasync_tensor"  # of a device array
 _MOST_CONFIGURED = 64  # grids of a kernel
 # What a dispatcher tells of the code that was compiled for a GPU.
 _OF_THE_CODE = (
-    "get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block",
-    "get_regs_per_thread", "get_shared_mem_per_block", "inspect_asm", "inspect_llvm",
-    "inspect_lto_ptx", "inspect_sass", "inspect_sass_cfg",
+    "get_const_mem_size", "get_local_mem_per_thread", "get_regs_per_thread",
+    "get_shared_mem_per_block", "inspect_asm", "inspect_llvm", "inspect_lto_ptx", "inspect_sass",
+    "inspect_sass_cfg", "inspect_types",
 )  # fmt: skip
 _PLAIN = (int, float, bool, complex, np.number, np.bool_, type(None))
 _THREADS = 128  # of a block of `kernel.forall(n)`
@@ -57,7 +57,6 @@ class _Ready:
         launcher = vars(dispatcher).get(_LAUNCHER)
         self.counts = counts_of(dispatcher.py_func)
         if launcher is None:
-            _refuse_captured(dispatcher.py_func)
             launcher = vars(dispatcher)[_LAUNCHER] = launcher_of(may_alias=True)(dispatcher)
             self.counts.add(launcher.planner.kernel.seconds)
             setattr(launcher.kernel, THREADS_MAY_RETURN, True)  # before a barrier
@@ -74,11 +73,24 @@ def _extended(ready: _Ready, args: Any, after: After) -> Any:
     return args
 
 
+def _first(configuration: Any, args: Any) -> _Ready:
+    """What a configuration decides at its first launch, which its kernel has an overload for."""
+    dispatcher = configuration.dispatcher
+    try:
+        ready = _Ready(dispatcher, configuration)
+    except (LauncherError, KernelCompileError, UnsupportedKernelError) as error:
+        raise _numbas(error) from error
+    if dispatcher._can_compile:  # else its signatures are declared
+        with contextlib.suppress(Exception):  # what Numba has no type for, the launch refuses
+            compile(dispatcher, tuple(map(dispatcher.typeof_pyval, args)))
+    return ready
+
+
 def launch(configuration: Any, *args: Any) -> None:
     """`kernel[grid, block](...)`: run it to its end. Arrays are used where they are."""
     ready = configuration.__dict__.get(_READY)
     if ready is None:
-        ready = configuration.__dict__[_READY] = _Ready(configuration.dispatcher, configuration)
+        ready = configuration.__dict__[_READY] = _first(configuration, args)
     ready.counts.launches += 1
     after: After = []
     if ready.extensions:
@@ -113,19 +125,6 @@ def _keep(*used: object) -> None:
     """Keep what a kernel uses until the device has ended its work: tensors do not."""
     with contextlib.suppress(NumbasyncError):  # which its launch would have raised
         arrays.cpu().synchronize()
-
-
-def _refuse_captured(function: Any) -> None:
-    """Refuse a kernel that uses device arrays of the names around it: compiled code has a copy of
-    arrays that are constants, and would not see what is written to them.
-    """
-    names = inspect.getclosurevars(function)
-    for name, value in {**names.globals, **names.nonlocals}.items():
-        if isinstance(value, arrays.Plain):
-            raise UnsupportedKernelError(
-                f"kernel {function.__name__} uses the device array {name} from outside, which the "
-                f"CPU device would copy when it compiles. Pass it as an argument."
-            )
 
 
 # --- arguments, as a launcher of numbasync takes them, and what is to be done after the launch ---
@@ -190,6 +189,10 @@ def _of_tuple(given: Any, after: After) -> Any:
 def _of_other(given: Any, after: After) -> Any:
     if hasattr(given, "__dlpack__"):
         return as_tensor(given, arrays.cpu())
+    if hasattr(given, "__cuda_array_interface__"):
+        found = arrays.as_cuda_array(given)
+        after.append(lambda: found)  # it lives as long as the launch
+        return _of_device(found, after)
     return given
 
 
@@ -235,10 +238,30 @@ def compile(dispatcher: Any, signature: Any, result: Any = None) -> Any:
     """
     types, declared = module("core.sigutils").normalize_signature(signature)
     result = declared or result
-    made = SimpleNamespace(
-        signature=None if result is None else result(*types), objectmode=False, entry_point=None
-    )
+    made = _Overload(None if result is None else result(*types))
     return dispatcher.overloads.setdefault(types, made)
+
+
+class _Overload:
+    """A kernel for one signature, as `kernel.overloads[signature]` gives it."""
+
+    objectmode, entry_point = False, None
+
+    def __init__(self, signature: Any) -> None:
+        self.signature = signature
+
+    @property
+    def max_threads_per_block(self) -> int:
+        return arrays.cpu().limits.max_threads_per_block
+
+    def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
+        """The blocks of a grid that synchronises: those that a small GPU has at once."""
+        return blocks_at_once(math.prod(blockdim) if isinstance(blockdim, tuple) else blockdim)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise refusal(f"code for GPUs: {name}")
 
 
 def _numbas(error: Exception) -> BaseException:

@@ -184,17 +184,6 @@ def test_mistakes_are_named_where_the_program_launches() -> None:
         add.inspect_asm()
 
 
-def test_a_device_array_from_outside_is_refused() -> None:
-    table = cuda.to_device(np.arange(8.0))
-
-    @cuda.jit
-    def look_up(out):
-        out[0] = table[3]
-
-    with pytest.raises(UnsupportedKernelError, match="device array table .* as an argument"):
-        look_up[1, 1](np.zeros(1))
-
-
 def test_what_was_there_before_is_there_again() -> None:
     cpu_cuda.switch(False)
     before = {name: getattr(cuda, name) for name in ("to_device", "gpus", "stream", "jit")}

@@ -12,7 +12,7 @@ import numbasync as na
 from numbasync.cpu_cuda.__main__ import main
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
-QUICK = ("printing", "records", "several_devices")
+QUICK = ("captured_arrays", "printing", "records", "several_devices")
 SAID = {
     "printing": """\
 thread 0 0 value 0.500000 False
