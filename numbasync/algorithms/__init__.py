@@ -19,3 +19,6 @@ from numbasync.algorithms.reductions import reduce as reduce
 from numbasync.algorithms.reductions import std as std
 from numbasync.algorithms.reductions import sum as sum
 from numbasync.algorithms.reductions import var as var
+from numbasync.algorithms.scans import cumprod as cumprod
+from numbasync.algorithms.scans import cumsum as cumsum
+from numbasync.algorithms.scans import scan as scan

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from numbasync import layout
-from numbasync.errors import OperationError
+from numbasync.arguments import as_wholes, shown
+from numbasync.errors import OperationError, ShapeError
 from numbasync.layout import Layout
+from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Steps
@@ -92,3 +94,41 @@ def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     offset, shape, strides = x._layout
     order = Layout(offset, tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
     return x._view(order)
+
+
+def contiguous(x: Tensor) -> DeviceOp[Tensor]:
+    """The tensor, or a contiguous copy."""
+    return value(x) if x.is_contiguous else x.dup()
+
+
+def axes_of(name: str, axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes to reduce, ascending.
+
+    Raises:
+        ShapeError: one of them does not exist, or comes twice.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    given = as_wholes(axis)
+    if given is None or isinstance(axis, bool):
+        raise ShapeError(f"{name} along axis={shown(axis)}: write a whole number, or a tuple.")
+    for a in given:
+        if not -rank <= a < rank:
+            which = f"one from {-rank} to {rank - 1}" if rank else "axis=None"
+            raise ShapeError(f"{name} along axis {shown(a)}, of {rank} axes: write {which}.")
+    axes = sorted(a % rank for a in given)
+    if len(set(axes)) < len(axes):
+        raise ShapeError(f"{name} along axis={shown(axis)}: an axis comes twice; write it once.")
+    return tuple(axes)
+
+
+def one_axis(name: str, axis: Any, rank: int) -> int:
+    """The one axis that `axis` names.
+
+    Raises:
+        ShapeError: it does not exist, or is not one.
+    """
+    axes = axes_of(name, axis, rank)
+    if len(axes) != 1:
+        raise ShapeError(f"{name} along axis={shown(axis)}: write one axis.")
+    return axes[0]
