@@ -268,9 +268,11 @@ def _build(
 ) -> DeviceOp[Tensor]:  # fmt: skip
     if order != tuple(range(len(order))):
         x = permuted(x, order)
-    return contiguous(x).then(
-        lambda t: _level(operator, (t.reshape(seen),), seen[1], ddof, is_first=True)
-    ).reshape(result)
+    return (
+        contiguous(x)
+        .then(lambda t: _level(operator, (t.reshape(seen),), seen[1], ddof, is_first=True))
+        .reshape(result)
+    )
 
 
 def _level(
