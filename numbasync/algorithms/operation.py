@@ -81,9 +81,10 @@ class Algorithm(DeviceOp[T]):
         return first_home(self._operands)
 
     def steps(self, ctx: Context) -> Steps[T]:
-        arrays: list[Any] = []
-        for given in self._operands:
-            arrays.append(self._array((yield from given.steps(ctx))) if is_op(given) else given)
+        arrays = list(self._operands)
+        for i, given in enumerate(arrays):
+            if is_op(given):
+                arrays[i] = self._array((yield from given.steps(ctx)))
         build = self._planned(tuple(arrays))
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):

@@ -4,7 +4,8 @@ An input is seen as ``(rows, n, columns)``, as by the kernels that reduce, and s
 middle axis. A block stages a chunk in shared memory, coalesced, of which each thread has a run of
 `EACH` neighbours. It combines its run; the threads scan these totals by doubling steps; then each
 goes through its run again, from what is before it. Of several chunks, a first launch writes the
-totals, which are scanned in the same way, and the last launch begins each chunk with what is before.
+totals, which are scanned in the same way, and the last launch begins each chunk with what is
+before it.
 
 The shape of it follows from n, the dtype, and whether `columns` is 1: neither the grid nor the
 device has a part in it. No neutral element is needed. Places behind the end hold a copy of the last
@@ -141,7 +142,7 @@ def scan_kernel(
             if own_i > 0:
                 carry = totals[here + t - columns]
                 is_begun = True
-            if has_before:
+            if has_before:  # noqa: SIM102 - a branch by itself, so that it is not even typed
                 if part > 0 and is_there:
                     front = before[row, part - 1, column]
                     carry = combine((front,), (carry,))[0] if is_begun else front

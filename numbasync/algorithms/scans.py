@@ -52,7 +52,8 @@ def scan(
     more for each factor of 4,096 beyond. Sums of integers are exact modulo 2**64.
 
     Up to 4,096 elements of 4 bytes along the last axis are read once, by one kernel; more are read
-    twice, by three. Of other axes that limit is 128 elements. What is not contiguous is copied first.
+    twice, by three. Of other axes that limit is 128 elements. What is not contiguous is copied
+    first.
 
     Raises:
         ShapeError: there is no such axis.
@@ -77,7 +78,7 @@ def scan(
 
 
 def cumsum(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
-    """The sums of each element and all before it, along an axis, or of all in order; see `scan`.
+    """The sums of each element and all before it, along an axis, or of all; see `scan`.
 
     Examples:
         >>> await na.algorithms.cumsum(np.array([[1, 2], [3, 4]]), axis=0).to_host()
@@ -88,7 +89,7 @@ def cumsum(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
 
 
 def cumprod(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
-    """The products of each element and all before it, along an axis, or of all in order; see `scan`.
+    """The products of each element and all before it, along an axis, or of all; see `scan`.
 
     Examples:
         >>> await na.algorithms.cumprod(np.array([2, 3, 7])).to_host()

@@ -66,12 +66,16 @@ def keep_marked(z: KernelOutput, x: KernelInput, mask: KernelInput, ends: Kernel
 
 
 @cache
-def bin_kernel(is_shared: bool, has_edges: bool) -> Any:
+def bin_kernel(lift: Any, is_shared: bool, has_edges: bool) -> Any:
     """The launcher ``(counts, x, edges)``: how many elements lie in each bin.
 
     With `edges`, bin k is from ``edges[k]`` to ``edges[k + 1]``, of which the last one is part of
-    it only in the last bin; without, bin k is of the elements that are k. `is_shared`: a block
-    counts in shared memory first, in at most `SHARED_BINS`.
+    it only in the last bin; without, bin k is of the elements that are k.
+
+    Args:
+        lift: of an `Operator`: makes a number of an element.
+        is_shared: a block counts in shared memory first, in at most `SHARED_BINS`.
+        has_edges: `edges` is read.
     """
     room = SHARED_BINS if is_shared else 1
 
@@ -88,7 +92,7 @@ def bin_kernel(is_shared: bool, has_edges: bool) -> Any:
         for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
             here = int64(-1)
             if has_edges:
-                place = x[i]
+                place = lift(x[i], i)[0]
                 if place >= edges[0] and place <= edges[bins]:
                     low, high = int64(0), int64(bins)
                     while high - low > 1:
@@ -99,7 +103,7 @@ def bin_kernel(is_shared: bool, has_edges: bool) -> Any:
                             high = middle
                     here = low
             else:
-                here = int64(x[i])
+                here = int64(lift(x[i], i)[0])
             if here >= 0 and here < bins:
                 if is_shared:
                     cuda.atomic.add(found, here, 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from numbasync.algorithms import reductions
 from numbasync.algorithms.operation import Algorithm, Number, contiguous
-from numbasync.algorithms.operators import BOOL, F64, I64, named
+from numbasync.algorithms.operators import BOOL, F64, I64, U8, named, wide
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scans import scan_rows
 from numbasync.algorithms.select_kernels import (
@@ -106,7 +106,8 @@ def histogram(x: Any, bins: Any = 10, range: Any = None) -> DeviceOp[Pair]:
             are awaited. It is of a number of bins.
 
     A bin has its lower edge and not its upper one; the last bin has both. What lies outside, and
-    NaN, is not counted. The edges are NumPy's, and compared in float64.
+    NaN, is not counted. The edges are NumPy's, of float16 and bfloat16 those of
+    float32, and are compared in float64.
 
     Raises:
         CallerError: no bins, a range that is none, or edges that do not ascend.
@@ -221,7 +222,7 @@ def _plan_search(
 def _plan_histogram(bins: Any, outer: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     check_ordered("histogram", dtype)
     n = math.prod(shape)
-    numbers = np.dtype(np.float32) if dtype.itemsize < 4 and dtype.kind not in "biu" else dtype
+    numbers = U8 if dtype == BOOL else dtype if dtype.kind in "iu" else wide(dtype)
     if as_whole(bins) is None and outer is not None:
         raise CallerError("histogram(range=) is of a number of bins: leave it out beside edges.")
 
@@ -272,7 +273,7 @@ def _plan_bincount(least: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
 
 def _counted(x: Tensor, bins: int, edges: Tensor | None) -> DeviceOp[Tensor]:
     """Counts of one axis in bins, between edges in float64 or of whole numbers."""
-    kernel = bin_kernel(bins <= SHARED_BINS, edges is not None)
+    kernel = bin_kernel(named("max", x.dtype).lift, bins <= SHARED_BINS, edges is not None)
     n = math.prod(x.shape)
     if not n:
         return zeros(bins, I64)

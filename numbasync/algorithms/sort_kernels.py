@@ -1,11 +1,11 @@
 """The kernels that sort: by digits of the keys' bits, from the last to the first, each time stably.
 
 An input is seen as ``(rows, n)``. A block stages a chunk of keys in shared memory and sorts the
-numbers of their places, `BITS` at a time: each thread counts the digits of its run of neighbours, the
-block scans these counts, ordered by digit and then by thread, and each thread gives its elements
-their new places. A row of one chunk is sorted so at once, by all its digits. Of more chunks a row,
-a launch sorts by 8 bits, and writes each element behind those of lesser digits, and of this digit
-in earlier chunks: `count_kernel` has counted them, and a scan has added them up.
+numbers of their places, `BITS` at a time: each thread counts the digits of its run of neighbours,
+the block scans these counts, ordered by digit and then by thread, and each thread gives its
+elements their new places. A row of one chunk is sorted so at once, by all its digits. Of more
+chunks a row, a launch sorts by 8 bits, and writes each element behind those of lesser digits, and
+of this digit in earlier chunks: `count_kernel` has counted them, and a scan has added them up.
 
 Digits are taken of `ordered` bits, whose order as unsigned numbers is NumPy's. The elements
 themselves stay as they are, with the sign of a zero and the bits of a NaN.

@@ -151,8 +151,8 @@ def _plan(
     check_ordered(name, dtype)
     if given_shape not in (None, shape):
         raise ShapeError(
-            f"{name} of keys of shape {shape} and values of shape {given_shape}: write values.shape "
-            "as keys.shape."
+            f"{name} of keys of shape {shape} and values of shape {given_shape}: write "
+            "values.shape as keys.shape."
         )
     whole: Shape = (math.prod(shape),) if axis is None else shape
     along = one_axis(name, axis, len(shape)) if axis is not None else 0
@@ -164,7 +164,7 @@ def _plan(
     order = (*(a for a in range(rank) if a != along), along)
     back = tuple(int(a) for a in np.argsort(order))
     rows = math.prod(whole) // n if n else 0
-    carried = {"none": dtype, "places": I64, "given": given_dtype}[values]
+    carried = given_dtype or (I64 if values == "places" else dtype)
     if not math.prod(whole) or not kept:
         result = (*whole[:along], kept, *whole[along + 1 :])
         return lambda *_: zip(empty(result, dtype), empty(result, carried))
@@ -175,15 +175,8 @@ def _plan(
         return ready.reshape((rows, n))
 
     def restored(t: Tensor) -> DeviceOp[Tensor]:
-        cut = t[:, :kept] if kept < n else t
-        full = cut if cut.is_contiguous else None
-        if full is not None:
-            return contiguous(permuted(full.reshape((*sorted_shape[:-1], kept)), back))
-        return cut.dup().then(
-            lambda whole_cut: contiguous(
-                permuted(whole_cut.reshape((*sorted_shape[:-1], kept)), back)
-            )
-        )
+        cut = contiguous(t[:, :kept]).reshape((*sorted_shape[:-1], kept))
+        return cut if along == rank - 1 else cut.then(lambda t: contiguous(permuted(t, back)))
 
     def build(x: Tensor, given: Tensor | None = None) -> DeviceOp[Pair]:
         ready = zip(row_by_row(x), row_by_row(x if given is None else given))

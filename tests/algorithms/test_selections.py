@@ -9,6 +9,7 @@ import pytest
 
 import numbasync as na
 from numbasync import algorithms
+from numbasync.algorithms.operators import named
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.select_kernels import SHARED_BINS, bin_kernel
 from numbasync.errors import (
@@ -87,16 +88,17 @@ def test_not_contiguous_and_nothing(device: na.Device) -> None:
     assert host(edges).tolist() == expected[1].tolist()
 
 
-@pytest.mark.parametrize("dtype", [full(d) for d in ("uint8", "int64", *FLOATS)])
+@pytest.mark.parametrize("dtype", [full(d) for d in ("bool", "uint8", "int64", *FLOATS)])
 def test_histogram(device: na.Device, dtype: str) -> None:
-    x = np.random.default_rng(2).integers(0, 120, (40, 50)).astype(dtype)
+    x = np.random.default_rng(2).integers(0, 2 if dtype == "bool" else 120, (40, 50)).astype(dtype)
+    args: Any
     for args in ((10,), (7, (3, 100)), (3000, (0.5, 100)), (np.array([2.0, 3.5, 60, 119]),)):
         counts, edges = algorithms.histogram(put(x), *args).sync()
-        expected, expected_edges = np.histogram(x, *args)
+        wide = x.astype({"float16": "float32", "bool": "uint8"}.get(dtype, dtype))
+        expected, expected_edges = np.histogram(wide, *args)
         assert host(counts).dtype == np.int64
         np.testing.assert_array_equal(host(counts), expected)
-        if dtype != "float16":  # of which the edges are float32
-            assert host(edges).tobytes() == expected_edges.tobytes()
+        assert host(edges).tobytes() == expected_edges.tobytes()
 
 
 @pytest.mark.full
@@ -161,5 +163,9 @@ def test_no_races(device: na.Device) -> None:
         return (np.bincount(x, minlength=9),)
 
     na.testing.check_kernel(
-        bin_kernel(True, False), (counts, x, x), expected, grid=2, block=THREADS
+        bin_kernel(named("max", x.dtype).lift, True, False),
+        (counts, x, x),
+        expected,
+        grid=2,
+        block=THREADS,
     )
