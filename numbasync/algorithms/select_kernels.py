@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32, int64
+from numba import cuda, float64, int32, int64
 
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.sort_kernels import ordered
@@ -89,12 +89,24 @@ def bin_kernel(lift: Any, is_shared: bool, has_edges: bool) -> Any:
             for k in range(t, bins, THREADS):
                 found[k] = 0
             cuda.syncthreads()
+        scale = float64(0)
+        if has_edges:
+            width = edges[bins] - edges[0]
+            scale = bins / width if width > 0 else 0.0
         for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
             here = int64(-1)
             if has_edges:
                 place = lift(x[i], i)[0]
                 if place >= edges[0] and place <= edges[bins]:
                     low, high = int64(0), int64(bins)
+                    # Where bins have one width, this is the bin, or a neighbour of it.
+                    guess = max(min(int64((place - edges[0]) * scale), high - 1), low)
+                    if place >= edges[guess]:
+                        low = guess
+                        if place < edges[guess + 1]:
+                            high = guess + 1
+                    else:
+                        high = guess
                     while high - low > 1:
                         middle = (low + high) // 2
                         if place >= edges[middle]:

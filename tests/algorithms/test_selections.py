@@ -106,6 +106,10 @@ def test_what_is_outside_is_not_counted(device: na.Device) -> None:
     x = np.array([np.nan, -1, 0, 0.5, 1, 1.5, np.inf, -np.inf], np.float32)
     counts, _ = algorithms.histogram(put(x), 2, (0, 1)).sync()
     assert host(counts).tolist() == np.histogram(x, 2, (0, 1))[0].tolist() == [1, 2]
+    # Edges without a width, and one twice.
+    for edges in ([-np.inf, 0, np.inf], [0, 1, 1, 2], [1, 1]):
+        counts, _ = algorithms.histogram(put(x), np.array(edges)).sync()
+        assert host(counts).tolist() == np.histogram(x, edges)[0].tolist()
 
 
 @pytest.mark.full
