@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 import numbasync as na
 from benchmarks import report
@@ -79,14 +78,6 @@ def _expected(what: str, size: int) -> np.ndarray[Any, Any]:
     return np.asarray(REFERENCES[what](exact)).reshape(-1)
 
 
-@na.launcher
-@cuda.jit
-def _again(z: na.KernelOutput, x: na.KernelInput) -> None:
-    """Keeps the device busy before a case."""
-    for i in range(cuda.grid(1), z.shape[0], cuda.gridsize(1)):
-        z[i] = x[i]
-
-
 def _numpys(what: str, x: np.ndarray[Any, Any]) -> Run:
     async def run(calls: int) -> float:
         begin = time.perf_counter()
@@ -111,7 +102,6 @@ def _own(device: Device, size: int) -> list[Case]:
     cases = []
     for what, call in calls.items():
         t = na.from_host(numbers(what, size)).sync_on(stream)
-        spare = na.empty_like(t).sync_on(stream)
 
         def op(call: Any = call, t: Any = t) -> na.DeviceOp[Any]:
             return call(t)  # type: ignore[no-any-return]
@@ -119,10 +109,7 @@ def _own(device: Device, size: int) -> list[Case]:
         async def check(what: str = what, op: Any = op) -> None:
             check_answer(what, size, await op().to_host().schedule(stream))
 
-        def before(t: Any = t, spare: Any = spare) -> na.DeviceOp[Any]:
-            return _again[2048, 256](spare, t)
-
-        cases.append(Case(f"numbasync: {what}", device_time(stream, op, before, 1), check))
+        cases.append(Case(f"numbasync: {what}", device_time(stream, op, op, 1), check))
         if not has_own_processor(device):
 
             async def right() -> None:
