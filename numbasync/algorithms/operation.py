@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -98,13 +99,25 @@ class Algorithm(DeviceOp[T]):
 
 
 class _Passed:
-    """The prerequisite that the device has passed an event."""
+    """The prerequisite that the device has passed an event. A loop waits for it as for any event:
+    a thread that compiles is not kept from that.
+    """
 
     def __init__(self, event: Event) -> None:
         self._event = event
 
     def run(self) -> None:
         self._event.synchronize()
+
+    def future(self, _if_closed: object) -> asyncio.Future[BaseException | None]:
+        return asyncio.ensure_future(self._passed())
+
+    async def _passed(self) -> BaseException | None:
+        try:
+            await self._event
+        except Exception as error:
+            return error
+        return None
 
 
 class Number(DeviceOp[Any]):

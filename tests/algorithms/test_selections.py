@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,39 @@ def test_sizes(device: na.Device, n: int) -> None:
 def test_awaited_on_an_event_loop(device: na.Device) -> None:
     x = mixed((3, 50), "float32")
 
-    async def both() -> list[np.ndarray]:
-        chosen = algorithms.select(x, x > 0)
-        found = await na.gather(chosen, algorithms.unique(chosen_again(x)))
-        return [await t.to_host() for t in found]
+    async def many() -> list[np.ndarray]:
+        ops = [algorithms.select(x, x > level) for level in range(-60, 60, 10)]
+        nested = algorithms.unique(algorithms.select(x, x > 0))
+        return [await t.to_host() for t in await na.gather(*ops, nested)]
 
-    def chosen_again(x: np.ndarray) -> Any:
-        return algorithms.select(x, x > 0)
+    *chosen, last = na.run(many())
+    for level, got in zip(range(-60, 60, 10), chosen, strict=True):
+        np.testing.assert_array_equal(got, x[x > level])
+    np.testing.assert_array_equal(last, np.unique(x[x > 0]))
 
-    first, second = na.run(both())
-    np.testing.assert_array_equal(first, x[x > 0])
-    np.testing.assert_array_equal(second, np.unique(x[x > 0]))
+
+@pytest.mark.full
+def test_a_cancelled_wait_leaves_the_device_in_order(device: na.Device) -> None:
+    x = put(np.arange(9))
+    mask = put(np.arange(9) % 2 == 0)
+    host(algorithms.select(x, mask))  # compiled beforehand
+
+    async def cancelled() -> None:
+        stream = device.new_stream()
+        with na.testing.gate(stream):
+            task = asyncio.ensure_future(wait(algorithms.select(x, mask).schedule(stream)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not task.done()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def wait(scheduled: Any) -> Any:
+        return await scheduled
+
+    na.run(cancelled())
+    assert host(algorithms.select(x, mask)).tolist() == [0, 2, 4, 6, 8]
 
 
 @pytest.mark.full
