@@ -73,7 +73,10 @@ def scan(
     if isinstance(op, str) and not is_one_of(op, SCANS):
         raise CallerError(f"op={shown(op)}: write one of {', '.join(SCANS)}, or a function of two.")
     if is_exclusive and initial is None and not isinstance(op, str):
-        raise CallerError("an exclusive scan of a function: write initial=, its first result.")
+        raise CallerError(
+            f"an exclusive scan by {shown(op)} needs a first result, which no function tells: write "
+            "initial=."
+        )
     return Algorithm("scan", x, partial(_plan, "scan", op, axis, is_exclusive, initial))
 
 

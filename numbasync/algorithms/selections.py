@@ -224,7 +224,10 @@ def _plan_histogram(bins: Any, outer: Any, shape: Shape, dtype: np.dtype[Any]) -
     n = math.prod(shape)
     numbers = U8 if dtype == BOOL else dtype if dtype.kind in "iu" else wide(dtype)
     if as_whole(bins) is None and outer is not None:
-        raise CallerError("histogram(range=) is of a number of bins: leave it out beside edges.")
+        raise CallerError(
+            f"histogram(bins={shown(bins)}, range={shown(outer)}): a range is of a number of bins; "
+            "beside edges leave it out."
+        )
 
     def edges_of(least_and_most: Any) -> np.ndarray[Any, Any]:
         try:
