@@ -39,6 +39,8 @@ PEERS = (
     ("PyTorch", "torch_plain", ("plain_add", "plain_neighbours", "plain_types", "plain_views")),
     ("PyTorch", "torch_products", ("products", "attention", "ready_calls")),
     ("PyTorch", "torch_embeddings", ("embeddings",)),
+    ("PyTorch", "torch_algorithms", ("algorithms",)),
+    ("CuPy", "cupy_algorithms", ("algorithms",)),
     ("Triton", "triton_peer", ("launch",)),
 )
 CPU_PEERS = ("by_hand", "warp_cpu")  # of `bench cpu`, beside the simulator

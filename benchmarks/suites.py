@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numbasync as na
 from benchmarks import (
+    algorithms,
     alloc,
     awaiting,
     batches,
@@ -55,9 +56,11 @@ SUITES: dict[str, Sequence[Part]] = {
         decode.tables, embeddings.tables, ready_calls.tables,
     ),
     "devices": (devices.tables,),
+    "algorithms": (algorithms.tables,),
     "dask": (_dask,),
 }  # fmt: skip
-OUTSIDE = frozenset(("dask",))  # of "all": it starts other processes, and needs an extra
+# Of "all": Dask starts other processes, and needs an extra; algorithms have a run of their own.
+OUTSIDE = frozenset(("algorithms", "dask"))
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "
     "of one table."

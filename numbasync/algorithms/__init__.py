@@ -1,4 +1,4 @@
-"""Algorithms of whole tensors, as operations: reductions along any axes, by any operator.
+"""Algorithms of whole tensors, as operations: reductions, scans, sorts and selections.
 
 Each takes a tensor, a NumPy array, or an operation that gives one, and gives a new tensor; nothing
 runs before it is awaited. Names and rules are NumPy's. The result's bits depend on the input alone,
@@ -19,3 +19,15 @@ from numbasync.algorithms.reductions import reduce as reduce
 from numbasync.algorithms.reductions import std as std
 from numbasync.algorithms.reductions import sum as sum
 from numbasync.algorithms.reductions import var as var
+from numbasync.algorithms.scans import cumprod as cumprod
+from numbasync.algorithms.scans import cumsum as cumsum
+from numbasync.algorithms.scans import scan as scan
+from numbasync.algorithms.selections import bincount as bincount
+from numbasync.algorithms.selections import histogram as histogram
+from numbasync.algorithms.selections import searchsorted as searchsorted
+from numbasync.algorithms.selections import select as select
+from numbasync.algorithms.selections import unique as unique
+from numbasync.algorithms.sorts import argsort as argsort
+from numbasync.algorithms.sorts import sort as sort
+from numbasync.algorithms.sorts import sort_by_key as sort_by_key
+from numbasync.algorithms.sorts import topk as topk

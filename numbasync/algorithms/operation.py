@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 
 from numbasync import layout
-from numbasync.errors import OperationError
+from numbasync.arguments import as_wholes, shown
+from numbasync.device.event import Event
+from numbasync.errors import NotAGraphNodeError, OperationError, ShapeError
 from numbasync.layout import Layout
+from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import as_child, common_stream, is_op, suppress_unused_warnings
 from numbasync.ops.run import describe
+from numbasync.tensors.copies import download
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 T = TypeVar("T")
-Build = Callable[[Tensor], DeviceOp[T]]
+Build = Callable[..., DeviceOp[T]]  # of as many tensors as there are operands
+Plan = Callable[..., Build[T]]  # of shape and dtype of each
 
 
 class Algorithm(DeviceOp[T]):
-    """The kernels that compute something of one tensor.
+    """The kernels that compute something of one tensor, or of several.
 
     Args:
         name: of the function that was called.
         x: a tensor, an array, or an operation that gives one of these.
-        plan: checks a shape and a dtype, and gives what builds the operation of such a tensor. It
-            is called at once if shape and dtype are known.
+        plan: checks a shape and a dtype, of each operand, and gives what builds the operation of
+            such tensors. It is called at once if these are known.
+        more: further operands.
     """
 
-    def __init__(
-        self, name: str, x: Any, plan: Callable[[layout.Shape, np.dtype[Any]], Build[T]]
-    ) -> None:
+    def __init__(self, name: str, x: Any, plan: Plan[T], *more: Any) -> None:
         self._unused = False  # a refused operation needs no warning
         self._name = name
         self._plan = plan
-        self._x: Any
-        self._x = x
-        with suppress_unused_warnings((x,)):
-            if is_op(x):
-                stream = common_stream((x,))
-                x.consume()
-                if stream is not None:
-                    self.stream = stream
-            else:
-                array = self._x = self._array(x)
-                plan(array.shape, array.dtype)
+        self._operands: tuple[Any, ...] = (x, *more)
+        with suppress_unused_warnings(self._operands):
+            self._operands = tuple(x if is_op(x) else self._array(x) for x in self._operands)
+            if not any(map(is_op, self._operands)):
+                self._planned(self._operands)
+            ops = tuple(x for x in self._operands if is_op(x))
+            stream = common_stream(ops) if ops else None
+            for op in ops:
+                op.consume()
+            if stream is not None:
+                self.stream = stream
         self._unused = True
+
+    def _planned(self, arrays: tuple[Any, ...]) -> Build[T]:
+        return self._plan(*(known for array in arrays for known in (array.shape, array.dtype)))
 
     def _array(self, x: Any) -> Any:
         if isinstance(x, SharedTensor | Partition):
@@ -67,24 +75,74 @@ class Algorithm(DeviceOp[T]):
         return array
 
     def _inner(self) -> Iterable[tuple[str, Any]]:
-        return (("x", self._x),) if is_op(self._x) else ()
+        return [(f"x{i}" if i else "x", x) for i, x in enumerate(self._operands) if is_op(x)]
 
     @property
     def home(self) -> Home:
-        return first_home((self._x,))
+        return first_home(self._operands)
 
     def steps(self, ctx: Context) -> Steps[T]:
-        given = self._x
-        x: Any = self._array((yield from given.steps(ctx))) if is_op(given) else given
-        build = self._plan(x.shape, x.dtype)
-        if isinstance(x, np.ndarray):
-            x = yield from as_child(ctx, from_host(x), self).steps(ctx)
-        value: T = yield from as_child(ctx, build(x), self).steps(ctx)
+        arrays = list(self._operands)
+        for i, given in enumerate(arrays):
+            if is_op(given):
+                arrays[i] = self._array((yield from given.steps(ctx)))
+        build = self._planned(tuple(arrays))
+        for i, array in enumerate(arrays):
+            if isinstance(array, np.ndarray):
+                arrays[i] = yield from as_child(ctx, from_host(array), self).steps(ctx)
+        value: T = yield from as_child(ctx, build(*arrays), self).steps(ctx)
         return value
 
     def _describe(self) -> str:
-        x: Any = self._x
-        return f"{self._name}({x if is_op(x) else getattr(x, 'shape', '')})"
+        shown_ = (str(x) if is_op(x) else str(getattr(x, "shape", "")) for x in self._operands)
+        return f"{self._name}({', '.join(shown_)})"
+
+
+class _Passed:
+    """The prerequisite that the device has passed an event. A loop waits for it as for any event:
+    a thread that compiles is not kept from that.
+    """
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+
+    def run(self) -> None:
+        self._event.synchronize()
+
+    def future(self, _if_closed: object) -> asyncio.Future[BaseException | None]:
+        return asyncio.ensure_future(self._passed())
+
+    async def _passed(self) -> BaseException | None:
+        try:
+            await self._event
+        except Exception as error:
+            return error
+        return None
+
+
+class Number(DeviceOp[Any]):
+    """The only element of a tensor, awaited within an operation, which goes on with it."""
+
+    def __init__(self, tensor: Tensor, name: str) -> None:
+        self._tensor = tensor
+        self._name = name
+
+    @property
+    def home(self) -> Home:
+        return self._tensor.device
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        if ctx.records:
+            raise NotAGraphNodeError(
+                f"{self._name} awaits a number, on which the shape of its result depends: no graph "
+                "can have it.\nAwait it before, and give the graph its result."
+            )
+        array = yield from download(ctx, self._tensor)
+        yield _Passed(Event(ctx.device, timing=False).record(ctx.stream))
+        return array.item()
+
+    def _describe(self) -> str:
+        return f"{self._name} awaits a number"
 
 
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -92,3 +150,41 @@ def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     offset, shape, strides = x._layout
     order = Layout(offset, tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
     return x._view(order)
+
+
+def contiguous(x: Tensor) -> DeviceOp[Tensor]:
+    """The tensor, or a contiguous copy."""
+    return value(x) if x.is_contiguous else x.dup()
+
+
+def axes_of(name: str, axis: Any, rank: int) -> tuple[int, ...]:
+    """The axes to reduce, ascending.
+
+    Raises:
+        ShapeError: one of them does not exist, or comes twice.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    given = as_wholes(axis)
+    if given is None or isinstance(axis, bool):
+        raise ShapeError(f"{name} along axis={shown(axis)}: write a whole number, or a tuple.")
+    for a in given:
+        if not -rank <= a < rank:
+            which = f"one from {-rank} to {rank - 1}" if rank else "axis=None"
+            raise ShapeError(f"{name} along axis {shown(a)}, of {rank} axes: write {which}.")
+    axes = sorted(a % rank for a in given)
+    if len(set(axes)) < len(axes):
+        raise ShapeError(f"{name} along axis={shown(axis)}: an axis comes twice; write it once.")
+    return tuple(axes)
+
+
+def one_axis(name: str, axis: Any, rank: int) -> int:
+    """The one axis that `axis` names.
+
+    Raises:
+        ShapeError: it does not exist, or is not one.
+    """
+    axes = axes_of(name, axis, rank)
+    if len(axes) != 1:
+        raise ShapeError(f"{name} along axis={shown(axis)}: write one axis.")
+    return axes[0]

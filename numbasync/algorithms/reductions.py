@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.algorithms.operation import Algorithm, permuted
+from numbasync.algorithms.operation import Algorithm, axes_of, contiguous, permuted
 from numbasync.algorithms.operators import Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS, block_of, reduce_kernel
-from numbasync.arguments import as_wholes, check_bool, check_whole, shown
+from numbasync.arguments import check_bool, check_whole, shown
 from numbasync.errors import CallerError, ShapeError
 from numbasync.layout import Shape
-from numbasync.ops.constructors import value, zip
+from numbasync.ops.constructors import zip
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty, full
 from numbasync.tensors.create_ops import element
@@ -226,33 +226,12 @@ def _reduction(
     return Algorithm(name, x, partial(_plan, name, op, axis, keep, free, initial))
 
 
-def _axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
-    """The axes to reduce, ascending.
-
-    Raises:
-        ShapeError: one of them does not exist, or comes twice.
-    """
-    if axis is None:
-        return tuple(range(rank))
-    given = as_wholes(axis)
-    if given is None or isinstance(axis, bool):
-        raise ShapeError(f"{name} along axis={shown(axis)}: write a whole number, or a tuple.")
-    for a in given:
-        if not -rank <= a < rank:
-            which = f"one from {-rank} to {rank - 1}" if rank else "axis=None"
-            raise ShapeError(f"{name} along axis {shown(a)}, of {rank} axes: write {which}.")
-    axes = sorted(a % rank for a in given)
-    if len(set(axes)) < len(axes):
-        raise ShapeError(f"{name} along axis={shown(axis)}: an axis comes twice; write it once.")
-    return tuple(axes)
-
-
 def _plan(
     name: str, op: Any, axis: Any, keepdims: bool, ddof: int, initial: Any, shape: Shape,
     dtype: np.dtype[Any],
 ) -> Any:  # fmt: skip
     """What builds the reduction of a tensor of this shape and dtype."""
-    axes = _axes(name, axis, len(shape))
+    axes = axes_of(name, axis, len(shape))
     if name in ("argmin", "argmax") and axis is not None and len(axes) != 1:
         raise ShapeError(f"{name} along axis={shown(axis)}: write one axis, or None for all.")
     operator = operator_of(op, dtype)
@@ -289,10 +268,11 @@ def _build(
 ) -> DeviceOp[Tensor]:  # fmt: skip
     if order != tuple(range(len(order))):
         x = permuted(x, order)
-    whole: DeviceOp[Tensor] = value(x) if x.is_contiguous else x.dup()
-    return whole.then(
-        lambda t: _level(operator, (t.reshape(seen),), seen[1], ddof, is_first=True)
-    ).reshape(result)
+    return (
+        contiguous(x)
+        .then(lambda t: _level(operator, (t.reshape(seen),), seen[1], ddof, is_first=True))
+        .reshape(result)
+    )
 
 
 def _level(

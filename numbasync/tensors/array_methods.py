@@ -60,7 +60,24 @@ _REDUCTIONS = {
     "logical_or": "any",
 }  # fmt: skip
 OF_ALGORITHMS = frozenset(
-    ("all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "std", "sum", "var")
+    (
+        "all",
+        "any",
+        "argmax",
+        "argmin",
+        "argsort",
+        "cumprod",
+        "cumsum",
+        "max",
+        "mean",
+        "min",
+        "prod",
+        "searchsorted",
+        "sort",
+        "std",
+        "sum",
+        "var",
+    )
 )  # of an array's methods and NumPy's functions
 OF_BATCHES = ("sum", "max", "min", "mean", "argmax", "dot")  # of an array's methods
 _INSTEAD = {

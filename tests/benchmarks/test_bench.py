@@ -14,6 +14,7 @@ import pytest
 
 import numbasync as na
 from benchmarks import (
+    algorithms,
     alloc,
     asyncio_forms,
     batches,
@@ -248,6 +249,20 @@ def follows_from_its_table(judged: dict[str, Any], one: dict[str, Any]) -> None:
     assert judged["met"] == (judged["measured"] <= judged["bound"])
     assert judged["stretch_met"] == (judged["measured"] <= judged["stretch"])
     assert judged["stretch"] < judged["bound"]
+
+
+@pytest.mark.full
+def test_algorithms_beside_others(
+    device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algorithms, "LARGE", algorithms.FEW)
+    (one,) = bench(device, "algorithms", tmp_path / "algorithms.json")["tables"]
+    names = {t["name"] for t in one["timings"]}
+    beside = ["NumPy"] if device.kind == "cpu" else []
+    wanted = {f"{who}: {what}" for who in ("numbasync", *beside) for what in algorithms.REFERENCES}
+    assert names >= wanted and one["base"] in names
+    for judged in one["targets"]:
+        follows_from_its_table(judged, one)
 
 
 def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:

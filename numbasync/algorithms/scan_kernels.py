@@ -1,0 +1,173 @@
+"""The kernels that scan: running combinations along an axis, for every operator.
+
+An input is seen as ``(rows, n, columns)``, as by the kernels that reduce, and scanned along the
+middle axis. A block stages a chunk in shared memory, coalesced, of which each thread has a run of
+`EACH` neighbours. It combines its run; the threads scan these totals by doubling steps; then each
+goes through its run again, from what is before it. Of several chunks, a first launch writes the
+totals, which are scanned in the same way, and the last launch begins each chunk with what is
+before it.
+
+The shape of it follows from n, the dtype, and whether `columns` is 1: neither the grid nor the
+device has a part in it. No neutral element is needed. Places behind the end hold a copy of the last
+element, which nothing in front of it sees.
+
+Source: W. D. Hillis and G. L. Steele, Data parallel algorithms, CACM 29(12), 1986, of the doubling
+steps; G. E. Blelloch, Prefix sums and their applications, 1990, of the levels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, int64
+
+from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
+from numbasync.launch.launcher import launcher
+from numbasync.launch.parameters import KernelInput, KernelOutput
+
+TILE = 16 * 1024  # bytes of a staged chunk
+
+
+def each_of(dtype: np.dtype[Any]) -> int:
+    """Elements of a thread's run: fewer of wide ones, as they share one tile."""
+    return min(16, TILE // (THREADS * dtype.itemsize))
+
+
+def scan_block(n: int, columns: int, each: int) -> Block:
+    """The threads of a block for `n` elements to scan, with so many columns beside one another."""
+    if columns == 1:
+        along = 1 if n <= each else 32 if n <= 32 * each else THREADS
+        return Block(THREADS // along, along, 1)
+    beside = 4 if columns <= 8 else 32
+    return Block(1, THREADS // beside, beside)
+
+
+@cache
+def scan_kernel(
+    state: np.dtype[Any], lift: Any, combine: Any, finish: Any, block: Block,
+    is_first: bool, is_total: bool, has_before: bool, has_start: bool, is_exclusive: bool,
+) -> Any:  # fmt: skip
+    """The launcher ``(z, x, before, start, parts)`` of one level.
+
+    Args:
+        state: the dtype of what is combined.
+        lift, combine, finish: of an `Operator` whose states are single numbers.
+        is_first: elements of the input are lifted and results finished, else both are states.
+        is_total: write the combination of each of the first `parts` chunks, which are full.
+        has_before: `before` has the combination of all chunks up to each.
+        has_start: `start` is combined before the first element.
+        is_exclusive: each result is of what is before its element, of which there is a start.
+    """
+    kind = numba_type(state)
+    rows, along, columns = block
+    each = each_of(state)
+    chunk = along * each
+    size = THREADS * each
+    padded = size + size // 32  # no bank is hit twice where runs of 16 are read side by side
+    twice = 2 * THREADS
+
+    @cuda.jit(device=True)
+    def load_element(x: Any, row: Any, i: Any, column: Any) -> Any:
+        return lift(x[row, i, column], i)[0]
+
+    @cuda.jit(device=True)
+    def load_state(x: Any, row: Any, i: Any, column: Any) -> Any:
+        return x[row, i, column]
+
+    @cuda.jit(device=True)
+    def finish_result(total: Any) -> Any:
+        return finish((total,), 1, 0)
+
+    @cuda.jit(device=True)
+    def keep_state(total: Any) -> Any:
+        return total
+
+    load = load_element if is_first else load_state
+    finished = finish_result if is_first and not is_total else keep_state
+
+    @launcher(may_alias=True)
+    @cuda.jit
+    def scan_chunks(
+        z: KernelOutput, x: KernelInput, before: KernelInput, start: Any, parts: int
+    ) -> None:
+        tile = cuda.shared.array(padded, kind)
+        totals = cuda.shared.array(twice, kind)
+        t = int64(cuda.threadIdx.x)
+        across = (x.shape[2] + columns - 1) // columns
+        number = int64(cuda.blockIdx.x)
+        first_column = number % across * columns
+        number = number // across
+        part = number % parts
+        first_row = number // parts * rows
+        first = part * chunk
+        for k in range(each):
+            at = k * THREADS + t
+            row = min(first_row + at // (columns * chunk), x.shape[0] - 1)
+            i = min(first + at // columns % chunk, x.shape[1] - 1)
+            column = min(first_column + at % columns, x.shape[2] - 1)
+            tile[at + at // 32] = load(x, row, i, column)
+        cuda.syncthreads()
+
+        own_column = t % columns
+        own_i = t // columns % along
+        own_row = t // (columns * along)
+        run = (own_row * chunk + own_i * each) * columns + own_column
+        total = tile[run + run // 32]
+        for k in range(1, each):
+            at = run + k * columns
+            total = combine((total,), (tile[at + at // 32],))[0]
+        here = 0
+        totals[t] = total
+        step = 1
+        while step < along:
+            cuda.syncthreads()
+            if own_i >= step:
+                total = combine((totals[here + t - step * columns],), (total,))[0]
+            here = THREADS - here
+            totals[here + t] = total
+            step = step * 2
+        cuda.syncthreads()
+
+        row = first_row + own_row
+        column = first_column + own_column
+        is_there = row < x.shape[0] and column < x.shape[2]
+        if is_total:
+            if is_there and own_i == along - 1:
+                z[row, part, column] = total
+        else:
+            is_begun = False
+            carry = total
+            if own_i > 0:
+                carry = totals[here + t - columns]
+                is_begun = True
+            if has_before:  # noqa: SIM102 - a branch by itself, so that it is not even typed
+                if part > 0 and is_there:
+                    front = before[row, part - 1, column]
+                    carry = combine((front,), (carry,))[0] if is_begun else front
+                    is_begun = True
+            if has_start:
+                carry = combine((kind(start),), (carry,))[0] if is_begun else kind(start)
+                is_begun = True
+            for k in range(each):
+                at = run + k * columns
+                at += at // 32
+                there = tile[at]
+                if is_exclusive:
+                    tile[at] = carry
+                    carry = combine((carry,), (there,))[0]
+                else:
+                    carry = combine((carry,), (there,))[0] if is_begun else there
+                    is_begun = True
+                    tile[at] = carry
+            cuda.syncthreads()
+            for k in range(each):
+                at = k * THREADS + t
+                row = first_row + at // (columns * chunk)
+                i = first + at // columns % chunk
+                column = first_column + at % columns
+                if row < x.shape[0] and i < x.shape[1] and column < x.shape[2]:
+                    z[row, i, column] = finished(tile[at + at // 32])
+
+    return scan_chunks

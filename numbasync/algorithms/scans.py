@@ -1,0 +1,170 @@
+"""Scans: along an axis, each element combined with all before it."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.algorithms.operation import Algorithm, contiguous, one_axis
+from numbasync.algorithms.operators import Operator, operator_of
+from numbasync.algorithms.reduce_kernels import THREADS
+from numbasync.algorithms.scan_kernels import each_of, scan_block, scan_kernel
+from numbasync.arguments import check_bool, is_one_of, shown
+from numbasync.errors import CallerError
+from numbasync.layout import Shape
+from numbasync.ops.op import DeviceOp
+from numbasync.tensors.create import empty
+from numbasync.tensors.create_ops import element
+from numbasync.tensors.tensor import Tensor
+
+SCANS = ("sum", "prod", "min", "max", "any", "all")
+
+
+def scan(
+    x: Any, op: Any = "sum", axis: Any = -1, exclusive: bool = False, *, initial: Any = None
+) -> DeviceOp[Tensor]:
+    """Along an axis, each element combined with all before it.
+
+    Args:
+        x: a tensor or a NumPy array of any shape, or an operation that gives one.
+        op: `"sum"`, `"prod"`, `"min"`, `"max"`, `"any"`, `"all"`; or an associative function of two
+            numbers, which is compiled for the device. The first of the two is of what comes before.
+            Define it once: each function, and each lambda, is compiled by itself and kept.
+        axis: which axis; None: the elements of all axes in order, as one.
+        exclusive: leave the element itself out. The first result is `initial`.
+        initial: what is combined before the first element. None: nothing, or where `exclusive`
+            needs it, the operator's neutral element: 0, 1, the largest or the least number.
+
+    The result has the shape of `x`, of `axis=None` one axis. Its dtype is NumPy's: of sums and
+    products of integers and bool 64 bits, of `any` and `all` bool, else that of `x`. float16 and
+    bfloat16 are computed in float32, and each result is rounded once. `min` and `max` are NaN from
+    the first NaN on.
+
+    The order of the combinations follows from shape and dtype alone. So the bits are the same for
+    every grid, in each run, on each GPU; the CPU device may contract products differently.
+
+    Error bound of a sum, to first order: with u = 2**-24 for float32 and 2**-53 for float64,
+    ``h u scan(abs(x))``, where h is at most 41 for up to 4,096 elements along the last axis, and 40
+    more for each factor of 4,096 beyond. Sums of integers are exact modulo 2**64.
+
+    Up to 4,096 elements of 4 bytes along the last axis are read once, by one kernel; more are read
+    twice, by three. Of other axes that limit is 128 elements. What is not contiguous is copied
+    first.
+
+    Raises:
+        ShapeError: there is no such axis.
+        DTypeError: `op` is not defined of these elements, or `initial` is none of them.
+        CallerError: there is no such operator, or `exclusive` of a function has no `initial`.
+
+    Examples:
+        >>> t = await na.arange(1, 5)
+        >>> await na.algorithms.scan(t).to_host()
+        array([ 1.,  3.,  6., 10.], dtype=float32)
+        >>> await na.algorithms.scan(t, exclusive=True).to_host()
+        array([0., 1., 3., 6.], dtype=float32)
+        >>> await na.algorithms.scan(np.array([2, 1, 5, 3]), "max").to_host()
+        array([2, 2, 5, 5])
+    """
+    is_exclusive = check_bool(exclusive, "exclusive of scan")
+    if isinstance(op, str) and not is_one_of(op, SCANS):
+        raise CallerError(f"op={shown(op)}: write one of {', '.join(SCANS)}, or a function of two.")
+    if is_exclusive and initial is None and not isinstance(op, str):
+        raise CallerError(
+            f"an exclusive scan by {shown(op)} needs a first result, which no function tells: write "
+            "initial=."
+        )
+    return Algorithm("scan", x, partial(_plan, "scan", op, axis, is_exclusive, initial))
+
+
+def cumsum(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
+    """The sums of each element and all before it, along an axis, or of all; see `scan`.
+
+    Examples:
+        >>> await na.algorithms.cumsum(np.array([[1, 2], [3, 4]]), axis=0).to_host()
+        array([[1, 2],
+               [4, 6]])
+    """
+    return Algorithm("cumsum", x, partial(_plan, "cumsum", "sum", axis, False, None))
+
+
+def cumprod(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
+    """The products of each element and all before it, along an axis, or of all; see `scan`.
+
+    Examples:
+        >>> await na.algorithms.cumprod(np.array([2, 3, 7])).to_host()
+        array([ 2,  6, 42])
+    """
+    return Algorithm("cumprod", x, partial(_plan, "cumprod", "prod", axis, False, None))
+
+
+def neutral(op: str, state: np.dtype[Any]) -> Any:
+    """What changes nothing if it is combined by one of `SCANS`."""
+    if op in ("min", "max"):
+        if layout.has_nan(state):
+            return math.inf if op == "min" else -math.inf
+        return getattr(np.iinfo(state), "max" if op == "min" else "min")
+    return int(op in ("prod", "all"))
+
+
+def _plan(
+    name: str, op: Any, axis: Any, is_exclusive: bool, initial: Any, shape: Shape,
+    dtype: np.dtype[Any],
+) -> Any:  # fmt: skip
+    """What builds the scan of a tensor of this shape and dtype."""
+    result: Shape = (math.prod(shape),) if axis is None else shape
+    along = one_axis(name, axis, len(shape)) if axis is not None else 0
+    operator = operator_of(op, dtype)
+    start = None
+    if is_exclusive or initial is not None:
+        state = operator.states[0]
+        # What a result can be, an initial value can be.
+        start = element(neutral(op, state), state) if initial is None else element(
+            element(initial, operator.out), state
+        )  # fmt: skip
+    if not math.prod(result):
+        return lambda _: empty(result, operator.out)
+    n = result[along]
+    columns = math.prod(result[along + 1 :])
+    seen = (math.prod(result[:along]), n, columns)
+
+    def build(x: Tensor) -> DeviceOp[Tensor]:
+        return (
+            contiguous(x)
+            .then(lambda t: scan_rows(operator, t.reshape(seen), start, is_exclusive))
+            .reshape(result)
+        )
+
+    return build
+
+
+def scan_rows(
+    operator: Operator, x: Tensor, start: Any = None, is_exclusive: bool = False,
+    is_first: bool = True,
+) -> DeviceOp[Tensor]:  # fmt: skip
+    """The scan along the middle of three axes, of elements or of states."""
+    rows, n, columns = x.shape
+    state = operator.states[0]
+    block = scan_block(n, columns, each_of(state))
+    parts = -(-n // (block.along * each_of(state)))
+    across = -(-columns // block.columns) * -(-rows // block.rows)
+    what = (state, operator.lift, operator.combine, operator.finish, block, is_first)
+    last = scan_kernel(*what, False, parts > 1, start is not None, is_exclusive)
+    first = 0 if start is None else start
+
+    def write(before: Tensor) -> DeviceOp[Tensor]:
+        return empty(x.shape, operator.out if is_first else state).then(
+            lambda z: last[across * parts, THREADS](z, x, before, first, parts).map(lambda _: z)
+        )
+
+    if parts == 1:
+        return write(x)
+    full = parts - 1  # of the last chunk nothing is behind
+    totals = scan_kernel(*what, True, False, False, False)
+    made: DeviceOp[Tensor] = empty((rows, full, columns), state).then(
+        lambda z: totals[across * full, THREADS](z, x, x, 0, full).map(lambda _: z)
+    )
+    return made.then(lambda z: scan_rows(operator, z, is_first=False)).then(write)

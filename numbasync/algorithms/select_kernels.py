@@ -1,0 +1,130 @@
+"""The kernels that search, select and count: each thread looks at elements of its own."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float64, int32, int64
+
+from numbasync.algorithms.reduce_kernels import THREADS
+from numbasync.algorithms.sort_kernels import ordered
+from numbasync.launch.launcher import launcher
+from numbasync.launch.parameters import KernelInput, KernelOutput
+
+SHARED_BINS = 2048  # that a block counts for itself
+
+
+@cache
+def search_kernel(dtype: np.dtype[Any], is_right: bool) -> Any:
+    """The launcher ``(z, sorted, x)``, of bits: how many of `sorted` are before each element."""
+    key_of = ordered(dtype, False)
+
+    @launcher(threads=THREADS)
+    @cuda.jit
+    def search(z: KernelOutput, a: KernelInput, x: KernelInput) -> None:
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            key = key_of(x[i])
+            low, high = int64(0), int64(a.shape[0])
+            while low < high:
+                middle = (low + high) // 2
+                there = key_of(a[middle])
+                is_before = there <= key if is_right else there < key
+                if is_before:
+                    low = middle + 1
+                else:
+                    high = middle
+            z[i] = low
+
+    return search
+
+
+@cache
+def change_kernel(dtype: np.dtype[Any]) -> Any:
+    """The launcher ``(z, x)``, of bits: whether an element differs from the one before it."""
+    key_of = ordered(dtype, False)
+
+    @launcher(threads=THREADS)
+    @cuda.jit
+    def find_changes(z: KernelOutput, x: KernelInput) -> None:
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = i == 0 or key_of(x[i]) != key_of(x[max(i - 1, 0)])
+
+    return find_changes
+
+
+@launcher(threads=THREADS)
+@cuda.jit
+def keep_marked(z: KernelOutput, x: KernelInput, mask: KernelInput, ends: KernelInput) -> None:
+    """Write the marked elements side by side: `ends` counts the marks up to each."""
+    i = cuda.grid(1)
+    if i < x.shape[0] and mask[i]:
+        z[ends[i] - 1] = x[i]
+
+
+@cache
+def bin_kernel(lift: Any, is_shared: bool, has_edges: bool) -> Any:
+    """The launcher ``(counts, x, edges)``: how many elements lie in each bin.
+
+    With `edges`, bin k is from ``edges[k]`` to ``edges[k + 1]``, of which the last one is part of
+    it only in the last bin; without, bin k is of the elements that are k.
+
+    Args:
+        lift: of an `Operator`: makes a number of an element.
+        is_shared: a block counts in shared memory first, in at most `SHARED_BINS`.
+        has_edges: `edges` is read.
+    """
+    room = SHARED_BINS if is_shared else 1
+
+    @launcher
+    @cuda.jit
+    def count_bins(counts: KernelOutput, x: KernelInput, edges: KernelInput) -> None:
+        found = cuda.shared.array(room, int32)
+        bins = counts.shape[0]
+        t = cuda.threadIdx.x
+        if is_shared:
+            for k in range(t, bins, THREADS):
+                found[k] = 0
+            cuda.syncthreads()
+        scale = float64(0)
+        if has_edges:
+            width = edges[bins] - edges[0]
+            scale = bins / width if width > 0 else 0.0
+        for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+            here = int64(-1)
+            if has_edges:
+                place = lift(x[i], i)[0]
+                if place >= edges[0] and place <= edges[bins]:
+                    low, high = int64(0), int64(bins)
+                    # Where bins have one width, this is the bin, or a neighbour of it.
+                    guess = max(min(int64((place - edges[0]) * scale), high - 1), low)
+                    if place >= edges[guess]:
+                        low = guess
+                        if place < edges[guess + 1]:
+                            high = guess + 1
+                    else:
+                        high = guess
+                    while high - low > 1:
+                        middle = (low + high) // 2
+                        if place >= edges[middle]:
+                            low = middle
+                        else:
+                            high = middle
+                    here = low
+            else:
+                here = int64(lift(x[i], i)[0])
+            if here >= 0 and here < bins:
+                if is_shared:
+                    cuda.atomic.add(found, here, 1)
+                else:
+                    cuda.atomic.add(counts, here, 1)
+        if is_shared:
+            cuda.syncthreads()
+            for k in range(t, bins, THREADS):
+                if found[k] != 0:
+                    cuda.atomic.add(counts, k, found[k])
+
+    return count_bins

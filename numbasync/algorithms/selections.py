@@ -1,0 +1,286 @@
+"""Selections: elements by a mask, distinct ones, places in sorted ones, and counts in bins."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from numbasync.algorithms import reductions
+from numbasync.algorithms.operation import Algorithm, Number, contiguous
+from numbasync.algorithms.operators import BOOL, F64, I64, U8, named, wide
+from numbasync.algorithms.reduce_kernels import THREADS
+from numbasync.algorithms.scans import scan_rows
+from numbasync.algorithms.select_kernels import (
+    SHARED_BINS,
+    bin_kernel,
+    change_kernel,
+    keep_marked,
+    search_kernel,
+)
+from numbasync.algorithms.sort_kernels import bits_of
+from numbasync.algorithms.sorts import Pair, check_ordered, sort
+from numbasync.arguments import as_whole, check_whole, is_one_of, shown
+from numbasync.errors import CallerError, DTypeError, ShapeError
+from numbasync.layout import Shape
+from numbasync.ops.constructors import zip
+from numbasync.ops.op import DeviceOp
+from numbasync.tensors.create import empty, from_host, zeros
+from numbasync.tensors.tensor import Tensor
+
+BLOCKS = 1024  # of a count: each block adds its bins to the result
+
+
+def select(x: Any, mask: Any) -> DeviceOp[Tensor]:
+    """The elements where `mask` is true, in order, as one axis: NumPy's ``x[mask]``.
+
+    Args:
+        x: a tensor or a NumPy array of any shape, or an operation that gives one.
+        mask: bool, of the same shape.
+
+    The number of them is awaited, to make the result. So it cannot be part of a graph. Reads the
+    mask three times and each element once, beside 8 bytes an element of counts.
+
+    Raises:
+        ShapeError: the shapes differ.
+        DTypeError: the mask is not bool.
+
+    Examples:
+        >>> x = np.array([3, 8, 1, 9])
+        >>> await na.algorithms.select(x, x > 2).to_host()
+        array([3, 8, 9])
+    """
+    return Algorithm("select", x, _plan_select, mask)
+
+
+def unique(x: Any) -> DeviceOp[Tensor]:
+    """The distinct elements in ascending order, as one axis.
+
+    All NaNs count as one, and both zeros; of these the first is given. Sorts them, and awaits their
+    number; see `sort` and `select`.
+
+    Raises:
+        DTypeError: complex numbers have no order, and structures none.
+
+    Examples:
+        >>> await na.algorithms.unique(np.array([[3, 1], [3, 2]])).to_host()
+        array([1, 2, 3])
+    """
+    return Algorithm("unique", x, _plan_unique)
+
+
+def searchsorted(a: Any, x: Any, side: str = "left") -> DeviceOp[Tensor]:
+    """Where each element of `x` would have to stand in `a`, so that it stays sorted, int64.
+
+    Args:
+        a: one axis, in ascending order, of bool, integers or floats.
+        x: of the dtype of `a`, and any shape, which the result has.
+        side: `"left"`: in front of equal elements; `"right"`: behind them.
+
+    NaNs are the largest. A binary search for each element.
+
+    Raises:
+        ShapeError: `a` has not one axis.
+        DTypeError: the dtypes differ, or have no order.
+        CallerError: another side.
+
+    Examples:
+        >>> a = np.array([10, 20, 20, 30])
+        >>> await na.algorithms.searchsorted(a, np.array([20, 5, 99])).to_host()
+        array([1, 0, 4])
+    """
+    if not is_one_of(side, ("left", "right")):
+        raise CallerError(f"side={shown(side)} of searchsorted: write 'left' or 'right'.")
+    return Algorithm("searchsorted", a, partial(_plan_search, side == "right"), x)
+
+
+def histogram(x: Any, bins: Any = 10, range: Any = None) -> DeviceOp[Pair]:
+    """How many elements lie in each bin, int64, and the edges of the bins.
+
+    Args:
+        x: bool, integers or floats, of any shape.
+        bins: how many, of one width; or their ascending edges, an array of the host's.
+        range: the outer edges, a pair of numbers; None: the least and the largest element, which
+            are awaited. It is of a number of bins.
+
+    A bin has its lower edge and not its upper one; the last bin has both. What lies outside, and
+    NaN, is not counted. The edges are NumPy's, of float16 and bfloat16 those of
+    float32, and are compared in float64.
+
+    Raises:
+        CallerError: no bins, a range that is none, or edges that do not ascend.
+        DTypeError: complex numbers have no order.
+
+    Examples:
+        >>> counts, edges = await na.algorithms.histogram(na.arange(8), 4, (0, 8))
+        >>> await counts.to_host(), await edges.to_host()
+        (array([2, 2, 2, 2]), array([0., 2., 4., 6., 8.], dtype=float32))
+    """
+    return Algorithm("histogram", x, partial(_plan_histogram, bins, range))
+
+
+def bincount(x: Any, minlength: int = 0) -> DeviceOp[Tensor]:
+    """How often each number from 0 on comes among integers, int64.
+
+    Args:
+        x: integers or bool that are not negative, of any shape.
+        minlength: the least length of the result, which has a count for each number up to the
+            largest. That one is awaited.
+
+    Raises:
+        DTypeError: no integers.
+        CallerError: one of them is negative.
+
+    Examples:
+        >>> await na.algorithms.bincount(np.array([1, 3, 1])).to_host()
+        array([0, 2, 0, 1])
+    """
+    least = check_whole(minlength, "minlength of bincount", 0)
+    return Algorithm("bincount", x, partial(_plan_bincount, least))
+
+
+def _flat(x: Tensor) -> DeviceOp[Tensor]:
+    return contiguous(x).reshape(-1)
+
+
+def _least_and_most(x: Tensor, name: str) -> DeviceOp[tuple[Any, ...]]:
+    return zip(*(f(x).then(lambda t: Number(t, name)) for f in (reductions.min, reductions.max)))
+
+
+def _blocks(n: int) -> int:
+    return -(-n // THREADS)
+
+
+def _kept(x: Tensor, mask: Tensor) -> DeviceOp[Tensor]:
+    """The elements of one axis where `mask` is true, of which there is at least one place."""
+    counted = scan_rows(named("sum", BOOL), mask.reshape((1, -1, 1))).reshape(-1)
+
+    def write(ends: Tensor) -> DeviceOp[Tensor]:
+        return Number(ends[-1:], "select").then(lambda count: pack(ends, count))
+
+    def pack(ends: Tensor, count: int) -> DeviceOp[Tensor]:
+        if not count:
+            return empty(0, x.dtype)
+        return empty(count, x.dtype).then(
+            lambda z: keep_marked[_blocks(len(x)), THREADS](z, x, mask, ends).map(lambda _: z)
+        )
+
+    return counted.then(write)
+
+
+def _plan_select(
+    shape: Shape, dtype: np.dtype[Any], mask_shape: Shape, mask_dtype: np.dtype[Any]
+) -> Any:
+    if shape != mask_shape:
+        raise ShapeError(f"select of shape {shape} by a mask of shape {mask_shape}: write one.")
+    if mask_dtype != BOOL:
+        raise DTypeError(f"select by a mask of {mask_dtype}: write one of bool, as x > 0 gives it.")
+    if not math.prod(shape):
+        return lambda *_: empty(0, dtype)
+    return lambda x, mask: zip(_flat(x), _flat(mask)).then(lambda pair: _kept(*pair))
+
+
+def _plan_unique(shape: Shape, dtype: np.dtype[Any]) -> Any:
+    check_ordered("unique", dtype)
+    if not math.prod(shape):
+        return lambda _: empty(0, dtype)
+    kernel = change_kernel(dtype)
+
+    def mark(x: Tensor) -> DeviceOp[Tensor]:
+        bits = x.reinterpret(bits_of(dtype))
+        marked: DeviceOp[Tensor] = empty(x.shape, BOOL).then(
+            lambda z: kernel[_blocks(len(x)), THREADS](z, bits).map(lambda _: z)
+        )
+        return marked.then(lambda mask: _kept(x, mask))
+
+    return lambda x: sort(x, None).then(mark)
+
+
+def _plan_search(
+    is_right: bool, a_shape: Shape, a_dtype: np.dtype[Any], shape: Shape, dtype: np.dtype[Any]
+) -> Any:
+    if len(a_shape) != 1:
+        raise ShapeError(f"searchsorted in shape {a_shape}: write a of one axis.")
+    if a_dtype != dtype:
+        raise DTypeError(f"searchsorted of {dtype} in {a_dtype}: write await x.astype(a.dtype).")
+    check_ordered("searchsorted", dtype)
+    if not math.prod(shape):
+        return lambda *_: empty(shape, I64)
+    if not a_shape[0]:
+        return lambda *_: zeros(shape, I64)
+    kernel, bits, n = search_kernel(dtype, is_right), bits_of(dtype), math.prod(shape)
+
+    def search(pair: Pair) -> DeviceOp[Tensor]:
+        a, x = (t.reinterpret(bits) for t in pair)
+        return empty(n, I64).then(lambda z: kernel[_blocks(n), THREADS](z, a, x).map(lambda _: z))
+
+    return lambda a, x: zip(_flat(a), _flat(x)).then(search).reshape(shape)
+
+
+def _plan_histogram(bins: Any, outer: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
+    check_ordered("histogram", dtype)
+    n = math.prod(shape)
+    numbers = U8 if dtype == BOOL else dtype if dtype.kind in "iu" else wide(dtype)
+    if as_whole(bins) is None and outer is not None:
+        raise CallerError(
+            f"histogram(bins={shown(bins)}, range={shown(outer)}): a range is of a number of bins; "
+            "beside edges leave it out."
+        )
+
+    def edges_of(least_and_most: Any) -> np.ndarray[Any, Any]:
+        try:
+            return np.histogram_bin_edges(np.array(least_and_most, numbers), bins, outer)
+        except (TypeError, ValueError) as error:
+            raise CallerError(
+                f"histogram(bins={shown(bins)}, range={shown(outer)}): {error}"
+            ) from None
+
+    def count(x: Tensor, edges: np.ndarray[Any, Any]) -> DeviceOp[Pair]:
+        compared = zip(from_host(edges), from_host(edges.astype(F64)))
+        return compared.then(
+            lambda both: _counted(x, len(edges) - 1, both[1]).map(lambda z: (z, both[0]))
+        )
+
+    if as_whole(bins) is None or outer is not None or not n:
+        known = edges_of([])
+        return lambda x: _flat(x).then(lambda flat: count(flat, known))
+    edges_of([0, 1])  # checks the bins
+
+    def between(flat: Tensor) -> DeviceOp[Pair]:
+        return _least_and_most(flat, "histogram").then(lambda pair: count(flat, edges_of(pair)))
+
+    return lambda x: _flat(x).then(between)
+
+
+def _plan_bincount(least: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind not in "biu":
+        raise DTypeError(f"bincount of {dtype}: write integers, as await x.astype(np.int64) gives.")
+    if not math.prod(shape):
+        return lambda _: zeros(least, I64)
+
+    def up_to(flat: Tensor) -> DeviceOp[Tensor]:
+        return _least_and_most(flat, "bincount").then(
+            lambda pair: counted(flat, int(pair[0]), int(pair[1]))
+        )
+
+    def counted(flat: Tensor, low: int, high: int) -> DeviceOp[Tensor]:
+        if low < 0:
+            raise CallerError(f"bincount of {low}: write integers that are not negative.")
+        bins = max(high + 1, least)
+        return _counted(flat, bins, None)
+
+    return lambda x: _flat(x).then(up_to)
+
+
+def _counted(x: Tensor, bins: int, edges: Tensor | None) -> DeviceOp[Tensor]:
+    """Counts of one axis in bins, between edges in float64 or of whole numbers."""
+    kernel = bin_kernel(named("max", x.dtype).lift, bins <= SHARED_BINS, edges is not None)
+    n = math.prod(x.shape)
+    if not n:
+        return zeros(bins, I64)
+    blocks = min(-(-n // (16 * THREADS)), BLOCKS)
+    return zeros(bins, I64).then(
+        lambda z: kernel[blocks, THREADS](z, x, x if edges is None else edges).map(lambda _: z)
+    )

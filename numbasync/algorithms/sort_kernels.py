@@ -1,0 +1,243 @@
+"""The kernels that sort: by digits of the keys' bits, from the last to the first, each time stably.
+
+An input is seen as ``(rows, n)``. A block stages a chunk of keys in shared memory and sorts the
+numbers of their places, `BITS` at a time: each thread counts the digits of its run of neighbours,
+the block scans these counts, ordered by digit and then by thread, and each thread gives its
+elements their new places. A row of one chunk is sorted so at once, by all its digits. Of more
+chunks a row, a launch sorts by 8 bits, and writes each element behind those of lesser digits, and
+of this digit in earlier chunks: `count_kernel` has counted them, and a scan has added them up.
+
+Digits are taken of `ordered` bits, whose order as unsigned numbers is NumPy's. The elements
+themselves stay as they are, with the sign of a zero and the bits of a NaN.
+
+Places behind the end count as the largest key. They come last at first, and stay last.
+
+Source: G. E. Blelloch, Prefix sums and their applications, 1990, of the split by scans.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, int32, int64, uint16
+
+from numbasync import layout
+from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
+from numbasync.algorithms.scan_kernels import each_of
+from numbasync.launch.launcher import launcher
+from numbasync.launch.parameters import KernelInput, KernelOutput
+
+BITS = 4  # of a step within a block
+BINS = 1 << BITS
+PASS_BITS = 8  # of a launch
+PASS_BINS = 1 << PASS_BITS
+
+
+def bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The unsigned dtype of as many bits."""
+    return np.dtype(f"u{dtype.itemsize}")
+
+
+@cache
+def ordered(dtype: np.dtype[Any], descending: bool) -> Any:
+    """The device function from an element's bits to unsigned bits in the order of the elements."""
+    kind = numba_type(bits_of(dtype))
+    every = kind((1 << 8 * dtype.itemsize) - 1)
+    sign = kind(1 << 8 * dtype.itemsize - 1)
+    rest = kind((1 << 8 * dtype.itemsize - 1) - 1)
+    zero = kind(0)
+    flip = every if descending else zero
+
+    @cuda.jit(device=True)
+    def of_unsigned(bits: Any) -> Any:
+        return kind(bits ^ flip)
+
+    @cuda.jit(device=True)
+    def of_signed(bits: Any) -> Any:
+        return kind(kind(bits ^ sign) ^ flip)
+
+    if not layout.is_float(dtype):
+        return of_signed if dtype.kind == "i" else of_unsigned
+    infinity = kind(int(np.array(np.inf).astype(dtype).view(bits_of(dtype))))
+
+    @cuda.jit(device=True)
+    def of_float(bits: Any) -> Any:
+        size = kind(bits & rest)
+        key = kind(bits ^ every) if bits & sign else kind(bits | sign)
+        if size == zero:
+            key = sign  # of either zero
+        if size > infinity:
+            key = every  # each NaN, behind all others
+        return kind(key ^ flip)
+
+    return of_float
+
+
+@cache
+def count_kernel(dtype: np.dtype[Any], descending: bool) -> Any:
+    """The launcher ``(counts, x, shift)``: how often each digit comes in each chunk.
+
+    `counts` is of shape ``(rows, PASS_BINS, parts)``, and `x` of the keys' bits, ``(rows, n)``.
+    """
+    key_of = ordered(dtype, descending)
+    each = each_of(dtype)
+    chunk = THREADS * each
+
+    @launcher
+    @cuda.jit
+    def count_digits(counts: KernelOutput, x: KernelInput, shift: int) -> None:
+        found = cuda.shared.array(PASS_BINS, int32)
+        t = int64(cuda.threadIdx.x)
+        number = int64(cuda.blockIdx.x)
+        part = number % counts.shape[2]
+        row = number // counts.shape[2]
+        found[t] = 0
+        cuda.syncthreads()
+        for k in range(each):
+            i = part * chunk + k * THREADS + t
+            if i < x.shape[1]:
+                digit = (key_of(x[row, i]) >> shift) & (PASS_BINS - 1)
+                cuda.atomic.add(found, int32(digit), 1)
+        cuda.syncthreads()
+        counts[row, t, part] = found[t]
+
+    return count_digits
+
+
+@cache
+def sort_kernel(
+    dtype: np.dtype[Any], descending: bool, block: Block, is_whole: bool, values: str
+) -> Any:
+    """The launcher ``(z, carried, x, given, starts, shift, end, parts)`` of one pass.
+
+    Args:
+        dtype: of the keys, whose bits `x` has and `z` is given.
+        block: the layout of `scan_block`, of one column.
+        is_whole: a row is one chunk; `starts` is not read.
+        values: what moves with the keys to `carried`: `"none"`, `"places"` (the number of each
+            key in its row), or `"given"` (the elements of `given`).
+    """
+    key_of = ordered(dtype, descending)
+    kind = numba_type(bits_of(dtype))
+    each = each_of(dtype)
+    rows, along, _ = block
+    chunk = along * each
+    size = THREADS * each
+    padded = size + size // 32
+    cells = BINS * THREADS + BINS * THREADS // 32
+    twice_places, twice_threads = 2 * size, 2 * THREADS
+    has_places, has_given = values == "places", values == "given"
+
+    @launcher(may_alias=True)
+    @cuda.jit
+    def sort_chunks(
+        z: KernelOutput, carried: KernelOutput, x: KernelInput, given: KernelInput,
+        starts: KernelInput, shift: int, end: int, parts: int,
+    ) -> None:  # fmt: skip
+        tile = cuda.shared.array(padded, kind)
+        places = cuda.shared.array(twice_places, uint16)
+        counts = cuda.shared.array(cells, uint16)
+        totals = cuda.shared.array(twice_threads, int32)
+        firsts = cuda.shared.array(PASS_BINS, int32)
+        t = int64(cuda.threadIdx.x)
+        number = int64(cuda.blockIdx.x)
+        part = number % parts
+        first_row = number // parts * rows
+        first = part * chunk
+        left = min(x.shape[1] - first, chunk)
+        for k in range(each):
+            at = k * THREADS + t
+            row = min(first_row + at // chunk, x.shape[0] - 1)
+            i = min(first + at % chunk, x.shape[1] - 1)
+            tile[at + at // 32] = x[row, i]
+            places[at] = at % chunk
+        own_row = t // along
+        own_i = t % along
+        base = own_row * chunk
+        here = 0
+        low = shift
+        while low < end:
+            for digit in range(BINS):
+                at = (own_row * BINS + digit) * along + own_i
+                counts[at + at // 32] = 0
+            cuda.syncthreads()
+            for k in range(each):
+                place = base + places[here + base + own_i * each + k]
+                digit = BINS - 1
+                if place - base < left:
+                    digit = int32((key_of(tile[place + place // 32]) >> low) & (BINS - 1))
+                at = (own_row * BINS + digit) * along + own_i
+                counts[at + at // 32] += 1
+            cuda.syncthreads()
+            # Each thread adds up BINS neighbouring counts of its row, and the threads their sums.
+            total = 0
+            cell = (own_row * along + own_i) * BINS
+            for k in range(BINS):
+                total += counts[cell + k + (cell + k) // 32]
+            sums = 0
+            running = total
+            totals[t] = running
+            step = 1
+            while step < along:
+                cuda.syncthreads()
+                if own_i >= step:
+                    running += totals[sums + t - step]
+                sums = THREADS - sums
+                totals[sums + t] = running
+                step = step * 2
+            running -= total
+            for k in range(BINS):
+                at = cell + k + (cell + k) // 32
+                count = counts[at]
+                counts[at] = running
+                running += count
+            cuda.syncthreads()
+            there = size - here
+            for k in range(each):
+                local = places[here + base + own_i * each + k]
+                place = base + local
+                digit = BINS - 1
+                if local < left:
+                    digit = int32((key_of(tile[place + place // 32]) >> low) & (BINS - 1))
+                at = (own_row * BINS + digit) * along + own_i
+                at += at // 32
+                places[there + base + counts[at]] = local
+                counts[at] += 1
+            here = there
+            low = low + BITS
+        cuda.syncthreads()
+
+        if not is_whole:
+            # Where each digit begins in this chunk.
+            for k in range(each):
+                at = k * THREADS + t
+                if at < left:
+                    place = int64(places[here + at])
+                    digit = (key_of(tile[place + place // 32]) >> shift) & (PASS_BINS - 1)
+                    before = digit
+                    if at > 0:
+                        place = int64(places[here + at - 1])
+                        before = (key_of(tile[place + place // 32]) >> shift) & (PASS_BINS - 1)
+                    if at == 0 or before != digit:
+                        firsts[digit] = at
+            cuda.syncthreads()
+        for k in range(each):
+            at = k * THREADS + t
+            row = first_row + at // chunk
+            to = at % chunk
+            if row < x.shape[0] and to < left:
+                local = int64(places[here + at])
+                place = at - to + local
+                bits = tile[place + place // 32]
+                if not is_whole:
+                    digit = (key_of(bits) >> shift) & (PASS_BINS - 1)
+                    to += starts[row, int64(digit) * parts + part, 0] - firsts[digit]
+                z[row, to] = bits
+                if has_places:
+                    carried[row, to] = first + local
+                if has_given:
+                    carried[row, to] = given[row, first + local]
+
+    return sort_chunks

@@ -1,0 +1,240 @@
+"""Sorting along an axis: of elements, of their indices, and of values by keys."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
+from numbasync.algorithms.operators import BOOL, I64, named
+from numbasync.algorithms.reduce_kernels import THREADS
+from numbasync.algorithms.scan_kernels import each_of, scan_block
+from numbasync.algorithms.scans import scan_rows
+from numbasync.algorithms.sort_kernels import (
+    BITS,
+    PASS_BINS,
+    PASS_BITS,
+    bits_of,
+    count_kernel,
+    sort_kernel,
+)
+from numbasync.arguments import check_bool, check_whole
+from numbasync.errors import DTypeError, ShapeError
+from numbasync.layout import Shape
+from numbasync.ops.constructors import value, zip
+from numbasync.ops.op import DeviceOp
+from numbasync.tensors.create import empty
+from numbasync.tensors.tensor import Tensor
+
+I32 = np.dtype(np.int32)
+Pair = tuple[Tensor, Tensor]  # the keys, and what moved with them; or the keys again
+
+
+def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor]:
+    """The elements in ascending order, along an axis, in a new tensor.
+
+    Args:
+        x: a tensor or a NumPy array of bool, integers or floats, of any shape, or an operation that
+            gives one.
+        axis: which axis; None: the elements of all axes, as one.
+        descending: the largest first.
+
+    The order is NumPy's: a NaN counts as the largest, and both zeros as equal. It is stable: equal
+    elements stay in their order, also where `descending`. Exact.
+
+    A radix sort. Rows of up to 4,096 elements (2,048 of 8 bytes) are sorted by one kernel, which
+    reads and writes each element once. Longer ones take a pass for each byte of an element, which
+    reads each twice and writes it once. Other axes than the last, and what is not contiguous, are
+    copied first.
+
+    Raises:
+        ShapeError: there is no such axis.
+        DTypeError: complex numbers have no order, and structures none.
+
+    Examples:
+        >>> x = np.array([3.0, np.nan, -1.0, 2.0])
+        >>> await na.algorithms.sort(x).to_host()
+        array([-1.,  2.,  3., nan])
+        >>> await na.algorithms.sort(x, descending=True).to_host()
+        array([nan,  3.,  2., -1.])
+    """
+    return _sorting("sort", x, axis, descending, "none").map(_first)
+
+
+def argsort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor]:
+    """The indices, int64, along an axis, that would sort the elements stably; see `sort`.
+
+    Examples:
+        >>> await na.algorithms.argsort(np.array([3, 1, 2, 1])).to_host()
+        array([1, 3, 2, 0])
+    """
+    return _sorting("argsort", x, axis, descending, "places").map(_second)
+
+
+def sort_by_key(
+    keys: Any, values: Any, axis: Any = -1, *, descending: bool = False
+) -> DeviceOp[Pair]:
+    """The keys sorted along an axis, and the values in the same order; see `sort`.
+
+    Args:
+        values: of any dtype, and of the shape of `keys`.
+
+    Raises:
+        ShapeError: the shapes differ.
+
+    Examples:
+        >>> keys, values = np.array([3, 1, 2]), np.array([30.5, 10.5, 20.5])
+        >>> k, v = await na.algorithms.sort_by_key(keys, values)
+        >>> await k.to_host(), await v.to_host()
+        (array([1, 2, 3]), array([10.5, 20.5, 30.5]))
+    """
+    return _sorting("sort_by_key", keys, axis, descending, "given", values)
+
+
+def topk(x: Any, k: int, axis: Any = -1, *, largest: bool = True) -> DeviceOp[Pair]:
+    """The `k` largest elements along an axis, the largest first, and their indices, int64.
+
+    Args:
+        k: how many: at most as many as the axis has.
+        largest: False: the least, the least first.
+
+    Of equal elements those with lesser indices come first; a NaN counts as the largest. The whole
+    axis is sorted; see `sort`.
+
+    Raises:
+        ShapeError: the axis has fewer than `k` elements.
+
+    Examples:
+        >>> values, indices = await na.algorithms.topk(np.array([3, 9, 4, 9]), 3)
+        >>> await values.to_host(), await indices.to_host()
+        (array([9, 9, 4]), array([1, 3, 2]))
+    """
+    most = check_whole(k, "k of topk", 0)
+    down = check_bool(largest, "largest of topk")
+    return Algorithm("topk", x, partial(_plan, "topk", axis, down, "places", most))
+
+
+def _first(pair: Pair) -> Tensor:
+    return pair[0]
+
+
+def _second(pair: Pair) -> Tensor:
+    return pair[1]
+
+
+def _sorting(
+    name: str, x: Any, axis: Any, descending: Any, values: str, *given: Any
+) -> DeviceOp[Pair]:
+    down = check_bool(descending, f"descending of {name}")
+    return Algorithm(name, x, partial(_plan, name, axis, down, values, None), *given)
+
+
+def check_ordered(name: str, dtype: np.dtype[Any]) -> None:
+    """Refuse what has no order."""
+    if dtype.kind == "c" or not (layout.is_float(dtype) or dtype.kind in "biu"):
+        raise DTypeError(
+            f"{name} of {dtype}: only bool, integers and floats have an order here.\n"
+            "Give a key of each instead: sort_by_key(keys, values)."
+        )
+
+
+def _plan(
+    name: str, axis: Any, descending: bool, values: str, most: int | None, shape: Shape,
+    dtype: np.dtype[Any], given_shape: Shape | None = None,
+    given_dtype: np.dtype[Any] | None = None,
+) -> Any:  # fmt: skip
+    """What builds the sort of a tensor of this shape and dtype, and of values."""
+    check_ordered(name, dtype)
+    if given_shape not in (None, shape):
+        raise ShapeError(
+            f"{name} of keys of shape {shape} and values of shape {given_shape}: write "
+            "values.shape as keys.shape."
+        )
+    whole: Shape = (math.prod(shape),) if axis is None else shape
+    along = one_axis(name, axis, len(shape)) if axis is not None else 0
+    n = whole[along]
+    if most is not None and most > n:
+        raise ShapeError(f"{name} of k={most} along an axis of {n} elements: write at most {n}.")
+    kept = n if most is None else most
+    rank = len(whole)
+    order = (*(a for a in range(rank) if a != along), along)
+    back = tuple(int(a) for a in np.argsort(order))
+    rows = math.prod(whole) // n if n else 0
+    carried = given_dtype or (I64 if values == "places" else dtype)
+    if not math.prod(whole) or not kept:
+        result = (*whole[:along], kept, *whole[along + 1 :])
+        return lambda *_: zip(empty(result, dtype), empty(result, carried))
+    sorted_shape = tuple(whole[a] for a in order)
+
+    def row_by_row(t: Tensor) -> DeviceOp[Tensor]:
+        ready: DeviceOp[Tensor] = contiguous(t) if axis is None else contiguous(permuted(t, order))
+        return ready.reshape((rows, n))
+
+    def restored(t: Tensor) -> DeviceOp[Tensor]:
+        cut = contiguous(t[:, :kept]).reshape((*sorted_shape[:-1], kept))
+        return cut if along == rank - 1 else cut.then(lambda t: contiguous(permuted(t, back)))
+
+    def build(x: Tensor, given: Tensor | None = None) -> DeviceOp[Pair]:
+        ready = zip(row_by_row(x), row_by_row(x if given is None else given))
+        done = ready.then(lambda pair: sort_rows(pair[0], descending, values, pair[1], carried))
+        if values == "none":
+            return done.then(lambda pair: restored(pair[0])).map(lambda t: (t, t))
+        return done.then(lambda pair: zip(restored(pair[0]), restored(pair[1])))
+
+    return build
+
+
+def sort_rows(
+    x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any]
+) -> DeviceOp[Pair]:
+    """Each row of two axes sorted, and what moves with the keys: `given`, their places, or none."""
+    rows, n = x.shape
+    dtype = x.dtype
+    block = scan_block(n, 1, each_of(dtype))
+    parts = -(-n // (block.along * each_of(dtype)))
+    blocks = -(-rows // block.rows) * parts
+    bits = x.reinterpret(bits_of(dtype))
+    end = BITS if dtype == BOOL else 8 * dtype.itemsize
+
+    def one_pass(
+        keys: Tensor, moved: Tensor, starts: Tensor, shift: int, last: int, way: str
+    ) -> DeviceOp[Pair]:
+        kernel = sort_kernel(dtype, descending, block, parts == 1, way)
+
+        def launch(made: Pair) -> DeviceOp[Pair]:
+            launched = kernel[blocks, THREADS](*made, keys, moved, starts, shift, last, parts)
+            return launched.map(lambda _: made)  # type: ignore[no-any-return]
+
+        if way == "none":
+            return empty(keys.shape, keys.dtype).map(lambda z: (z, z)).then(launch)
+        return zip(empty(keys.shape, keys.dtype), empty(keys.shape, carried)).then(launch)
+
+    def restored(pair: Pair) -> Pair:
+        keys = pair[0].reinterpret(dtype)
+        return keys, keys if values == "none" else pair[1]
+
+    if parts == 1:
+        return one_pass(bits, given, bits, 0, end, values).map(restored)
+    counting = count_kernel(dtype, descending)
+    summing = named("sum", I32)
+    start = I64.type(0)
+
+    def by_byte(pair: Pair, shift: int, way: str) -> DeviceOp[Pair]:
+        keys, moved = pair
+        counted: DeviceOp[Tensor] = empty((rows, PASS_BINS, parts), I32).then(
+            lambda z: counting[blocks, THREADS](z, keys, shift).map(lambda _: z)
+        )
+        starts = counted.then(
+            lambda z: scan_rows(summing, z.reshape((rows, PASS_BINS * parts, 1)), start, True)
+        )
+        return starts.then(lambda s: one_pass(keys, moved, s, shift, shift + PASS_BITS, way))
+
+    done: DeviceOp[Pair] = value((bits, given))
+    for shift in range(0, end, PASS_BITS):
+        way = "given" if shift and values != "none" else values
+        done = done.then(partial(by_byte, shift=shift, way=way))
+    return done.map(restored)

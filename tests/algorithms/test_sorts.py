@@ -1,0 +1,200 @@
+"""Sorts against NumPy: each dtype, stable, and sizes around a kernel's bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import algorithms
+from numbasync.algorithms.reduce_kernels import THREADS
+from numbasync.algorithms.scan_kernels import each_of, scan_block
+from numbasync.algorithms.sort_kernels import count_kernel, sort_kernel
+from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
+from numbasync.layout import bfloat16
+from tests.algorithms.test_reductions import FLOATS, INTEGERS
+from tests.common import full, host, put
+
+CHUNK = THREADS * 16
+RNG = np.random.default_rng(7)
+
+
+def mixed(shape: Any, dtype: str) -> np.ndarray:
+    """Numbers over the whole range, many of them twice, with what compares oddly."""
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return RNG.random(shape) < 0.5
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        x = RNG.integers(info.min, info.max, shape, kind, endpoint=True)
+        return np.where(RNG.random(shape) < 0.3, x % 5, x).astype(kind)
+    odd = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 1, -1], kind)
+    x = (RNG.standard_normal(shape) * 100).astype(kind)
+    return np.where(RNG.random(shape) < 0.3, RNG.choice(odd, shape), x)
+
+
+def compare(x: np.ndarray, axis: int = -1) -> None:
+    """Sorted, by index, and in the other direction; with the bits of each element."""
+    order = np.argsort(x, axis, kind="stable")
+    sorted_x = np.take_along_axis(x, order, axis)
+    got = host(algorithms.sort(put(x), axis))
+    assert got.dtype == x.dtype and got.tobytes() == sorted_x.tobytes()
+    got = host(algorithms.argsort(put(x), axis))
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, order)
+
+
+def test_rows(device: na.Device) -> None:
+    x = mixed((5, 40), "float32")
+    order = np.argsort(x, kind="stable")
+    np.testing.assert_array_equal(host(algorithms.argsort(put(x))), order)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("n", [1, 2, 16, 17, 512, 513, CHUNK, CHUNK + 1, 3 * CHUNK, 100_003])
+def test_sizes(device: na.Device, n: int) -> None:
+    compare(mixed(n, "float32"))
+    compare(mixed((3, n), "float32"))
+
+
+@pytest.mark.parametrize("dtype", [full(d) for d in (*INTEGERS, *FLOATS, "bool")])
+def test_dtypes(device: na.Device, dtype: str) -> None:
+    compare(mixed((3, 50), dtype))
+    compare(mixed(9000, dtype))
+
+
+@pytest.mark.full
+def test_bfloat16(device: na.Device) -> None:
+    x = mixed((3, 50), "float32").astype(bfloat16())
+    expected = np.sort(x.astype(np.float32))
+    got = host(algorithms.sort(put(x)))
+    assert got.dtype == bfloat16()
+    np.testing.assert_array_equal(got.astype(np.float32), expected)
+
+
+@pytest.mark.full
+def test_descending_is_stable(device: na.Device) -> None:
+    for n in (50, 9000):
+        x = mixed((2, n), "float32")
+        reversed_order = np.argsort(x[:, ::-1], kind="stable")[:, ::-1]
+        order = n - 1 - reversed_order
+        got = host(algorithms.argsort(put(x), descending=True))
+        np.testing.assert_array_equal(got, order)
+        got = host(algorithms.sort(put(x), descending=True))
+        np.testing.assert_array_equal(got, np.take_along_axis(x, order, 1))
+
+
+@pytest.mark.full
+def test_axes(device: na.Device) -> None:
+    x = mixed((3, 20, 7), "int16")
+    for axis in (0, 1, 2, -2):
+        compare(x, axis)
+    np.testing.assert_array_equal(host(algorithms.sort(put(x), None)), np.sort(x, None))
+    np.testing.assert_array_equal(host(algorithms.sort(put(x).T)), np.sort(x.T))
+    values, indices = algorithms.topk(put(x), 4, axis=1).sync()
+    order = np.argsort(-x.astype(np.int32), axis=1, kind="stable")[:, :4]
+    np.testing.assert_array_equal(host(indices), order)
+    np.testing.assert_array_equal(host(values), np.take_along_axis(x, order, 1))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ["int8", "float64", "complex128"])
+def test_values_move_with_their_keys(device: na.Device, dtype: str) -> None:
+    for n in (60, 9000):
+        keys = mixed((2, n), "int32")
+        values = RNG.integers(0, 99, (2, n)).astype(dtype)
+        order = np.argsort(keys, kind="stable")
+        k, v = algorithms.sort_by_key(na.from_host(keys), values).sync()
+        np.testing.assert_array_equal(host(k), np.sort(keys))
+        np.testing.assert_array_equal(host(v), np.take_along_axis(values, order, 1))
+
+
+@pytest.mark.full
+def test_topk(device: na.Device) -> None:
+    x = mixed((2, 9000), "float32")
+    for largest in (True, False):
+        values, indices = algorithms.topk(put(x), 5, largest=largest).sync()
+        ascending = np.sort(x)
+        expected = ascending[:, ::-1][:, :5] if largest else ascending[:, :5]
+        np.testing.assert_array_equal(host(values), expected)
+        np.testing.assert_array_equal(np.take_along_axis(x, host(indices), 1), expected)
+    assert host(algorithms.topk(x, 0).sync()[1]).shape == (2, 0)
+
+
+@pytest.mark.full
+def test_no_elements_and_the_input_stays(device: na.Device) -> None:
+    assert host(algorithms.sort(put(np.empty((3, 0), np.int8)))).shape == (3, 0)
+    assert host(algorithms.argsort(put(np.empty((0, 3))))).shape == (0, 3)
+    x = mixed(9000, "float32")
+    t = put(x)
+    algorithms.sort(t).sync()
+    assert host(t).tobytes() == x.tobytes()
+
+
+@pytest.mark.full
+def test_in_a_graph(device: na.Device) -> None:
+    x = put(np.arange(9000, 0, -1).astype(np.int32))
+    host(algorithms.sort(x))  # compiled beforehand
+    graph = algorithms.sort(x).graph()
+    z = graph.take_output()
+    assert z is not None
+    na.fill(x, 3).sync()
+    graph.launch().sync()
+    assert (host(z) == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: algorithms.sort(x, 2), ShapeError, "axis 2, of 2 axes"),
+        (lambda x: algorithms.argsort(x, (0, 1)), ShapeError, "write one axis"),
+        (lambda x: algorithms.topk(x, 4), ShapeError, "write at most 3"),
+        (lambda x: algorithms.topk(x, -1), CallerError, "k of topk"),
+        (lambda x: algorithms.topk(x, 1, largest=2), CallerError, "True or False"),
+        (lambda x: algorithms.sort(x, descending=2), CallerError, "True or False"),
+        (lambda x: algorithms.sort_by_key(x, x[0]), ShapeError, "values.shape"),
+        (lambda x: algorithms.sort_by_key(x, [1]), OperationError, "takes a tensor"),
+        (lambda x: algorithms.sort(x.astype(complex)), DTypeError, "have an order"),
+        (lambda x: algorithms.sort([1, 2]), OperationError, "takes a tensor"),
+    ],
+)
+def test_refused_at_once(call: Any, error: type[NumbasyncError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call(np.ones((2, 3), np.float32))
+
+
+@pytest.mark.full
+def test_no_races(device: na.Device) -> None:
+    """The kernels, under the race finder."""
+    dtype = np.dtype(np.uint16)
+    x = mixed((2, 40), "uint16")
+    z = np.zeros_like(x)
+    block = scan_block(40, 1, each_of(dtype))
+    kernel = sort_kernel(dtype, False, block, True, "none")
+
+    def expected(*args: Any) -> Any:
+        return (np.sort(x),) * 2
+
+    na.testing.check_kernel(kernel, (z, z, x, x, x, 0, 16, 1), expected, grid=1, block=THREADS)
+    x = mixed((1, CHUNK + 5), "uint16")
+    counts = np.zeros((1, 256, 2), np.int32)
+    chunks = (x[0, :CHUNK], x[0, CHUNK:])
+    found = np.stack([np.bincount(c & 255, minlength=256) for c in chunks], 1)[None]
+
+    def counted(*args: Any) -> Any:
+        return (found.astype(np.int32),)
+
+    na.testing.check_kernel(
+        count_kernel(dtype, False), (counts, x, 0), counted, grid=2, block=THREADS
+    )
+    starts = (found.reshape(-1).cumsum() - found.reshape(-1)).reshape(1, -1, 1)
+    z = np.zeros_like(x)
+    by_byte = x[:, np.argsort(x[0] & 255, kind="stable")]
+
+    def one_pass(*args: Any) -> Any:
+        return (by_byte,) * 2
+
+    kernel = sort_kernel(dtype, False, scan_block(CHUNK + 5, 1, 16), False, "none")
+    na.testing.check_kernel(kernel, (z, z, x, x, starts, 0, 8, 2), one_pass, grid=2, block=THREADS)
