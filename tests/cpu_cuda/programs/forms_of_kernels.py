@@ -33,7 +33,6 @@ kernels = [
     cuda.jit(launch_bounds=(128, 2))(fill),
     cuda.jit(lineinfo=True)(fill),
     cuda.jit(cache=False, max_registers=32)(fill),
-    cuda.jit(boundscheck=False)(fill),
 ]
 for number, kernel in enumerate(kernels):
     a = np.zeros(7)
