@@ -1,5 +1,5 @@
 """What the checks of a caller's arguments share: a short text of what came, and checks of the kinds
-of argument that several rooms take. `numbasync.layout` has those of shapes and dtypes.
+of argument that several subpackages take. `numbasync.layout` has those of shapes and dtypes.
 
 An error names the function, the argument, what came and what to write. What came may be anything:
 deeply nested, longer than memory, or of a class whose `repr`, `==` or `__index__` raises.

@@ -1,5 +1,5 @@
 """What `dir` shows of the public classes and their instances: what programs use, and nothing of the
-machinery that other rooms of the package use.
+machinery that other parts of the package use.
 """
 
 from __future__ import annotations

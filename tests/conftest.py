@@ -1,4 +1,4 @@
-"""The tiers of this suite, its order, and fixtures of every room."""
+"""The tiers of this suite, its order, and fixtures of all its folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled kernels, and their launches without arguments, as every room sees them."""
+"""Compiled kernels, and their launches without arguments, as every subpackage sees them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The backend interface: the operations of a device, and nothing about their implementation.
 
-The rooms above call these protocols only. A backend decides how to represent array handles,
-compiled kernels and memory; the rooms above pass these objects on unexamined. Code outside
+The packages above call these protocols only. A backend decides how to represent array handles,
+compiled kernels and memory; the packages above pass these objects on unexamined. Code outside
 `numbasync.backend` never asks which backend is in use: it asks the backend to do the work.
 """
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.arguments import shown
 from numbasync.backend.array_protocols import bytes_of
 from numbasync.device import address_map
 from numbasync.device.device import Device, devices
@@ -130,8 +131,8 @@ def from_cuda_array_interface(desc: Any, owner: object = None, sync: bool = True
     host = desc.get(_HOST)
     if host is None:
         raise OperationError(
-            "__cuda_array_interface__ describes memory of a GPU, and programs run on the CPU "
-            "device here. Copy it to the host, and give that: cuda.to_device(a)."
+            f"{shown(desc)} describes memory of a GPU, and programs run on the CPU device here. "
+            "Copy it to the host, and give that: cuda.to_device(a)."
         )
     told = {"version": 3}
     told |= {

@@ -1,4 +1,4 @@
-"""The graph methods of operations. The room `graphs` provides the implementation."""
+"""The graph methods of operations. The subpackage `graphs` provides the implementation."""
 
 from __future__ import annotations
 

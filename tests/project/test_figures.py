@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import page
-from tests import rooms
+from tests import subpackages
 
 ROOT = Path(__file__).parent.parent.parent
 # Pages of what was measured. What else has figures says there how they came about.
@@ -57,10 +57,10 @@ def bare_figures(text: str, chosen: tuple[str, ...] = ()) -> list[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_figures_in_sentences_are_filled(name: str) -> None:
     found = bare_figures((ROOT / name).read_text(encoding="utf-8"), CHOSEN.get(name, ()))
-    assert found == [], "fill it from a JSON file, or say it in words; see tests/rooms.py"
+    assert found == [], "fill it from a JSON file, or say it in words; see tests/subpackages.py"
 
 
-@pytest.mark.parametrize("path", rooms.PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", subpackages.PAGES, ids=lambda path: path.name)
 def test_no_figure_begins_a_line(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     beginning = [line for line in lines if page.FIGURE.match(line.lstrip())]

@@ -14,7 +14,7 @@ import benchmarks
 import numbasync as na
 import numbasync_kernels
 from benchmarks import page
-from tests import conftest, rooms, sessions
+from tests import conftest, sessions, subpackages
 from tests.project import docstrings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -255,27 +255,31 @@ def test_the_kernels_of_a_page_are_those_of_the_example_that_measures_them(
         assert block in example, block
 
 
-@pytest.mark.parametrize("path", rooms.PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", subpackages.PAGES, ids=lambda path: path.name)
 def test_what_documents_count_and_measure_is_filled_in(path: Path) -> None:
-    assert rooms.filled(path) == path.read_text(encoding="utf-8"), "run: python -m tests.rooms"
+    assert subpackages.filled(path) == path.read_text(encoding="utf-8"), (
+        "run: python -m tests.subpackages"
+    )
 
 
 def test_documents_have_numbers_to_fill_in() -> None:
-    assert len(rooms.BLOCK.findall((ROOT / "docs/architecture.md").read_text())) == 1
+    assert len(subpackages.BLOCK.findall((ROOT / "docs/architecture.md").read_text())) == 1
     readme, architecture, performance = (
         (ROOT / name).read_text()
         for name in ("README.md", "docs/architecture.md", "docs/performance.md")
     )
-    assert len(rooms.NUMBER.findall(architecture)) == 2
+    assert len(subpackages.NUMBER.findall(architecture)) == 2
     assert len(page.FIGURE.findall(readme)) >= 4 and len(page.FIGURE.findall(performance)) >= 80
 
 
 def test_no_imports_run_in_a_circle_but_those_that_are_listed() -> None:
-    graph = rooms.imports()
+    graph = subpackages.imports()
     # What the methods of an operation give, which points up; see the contract in pyproject.toml.
     graph["ops.value_methods"] -= {"tensors.copies", "tensors.partition", "tensors.tensor"}
     graph["ops.capture_methods"] -= {"graphs.graph"}
-    assert sorted(map(sorted, rooms.circles(graph))) == sorted(map(sorted, rooms.MUTUAL))
+    assert sorted(map(sorted, subpackages.circles(graph))) == sorted(
+        map(sorted, subpackages.MUTUAL)
+    )
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:

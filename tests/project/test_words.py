@@ -53,10 +53,10 @@ def names(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "room", sorted(p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists())
+    "subpackage", sorted(p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists())
 )
-def test_names_are_standard(room: str) -> None:
-    for path in (PACKAGE / room).rglob("*.py"):
+def test_names_are_standard(subpackage: str) -> None:
+    for path in (PACKAGE / subpackage).rglob("*.py"):
         allowed = ELSEWHERE.get(path.relative_to(PACKAGE).as_posix(), set())
         private = (names(path) & STANDARD.keys()) - allowed
         assert not private, (path, {name: STANDARD[name] for name in private})

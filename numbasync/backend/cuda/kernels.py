@@ -148,7 +148,7 @@ def _plain(numba_type: Any) -> Any:
 
 
 def _is_handle(numba_type: Any) -> bool:
-    """Whether arguments of the type are objects of this room, with `fields` and `packed`."""
+    """Whether arguments of the type are objects of this package, with `fields` and `packed`."""
     return isinstance(numba_type, types.Array) or _is_device_address(numba_type)
 
 

@@ -198,7 +198,7 @@ class CpuDevice:
         return CpuGraph(self._engine, commands)
 
     def synchronize(self) -> None:
-        """No effect: the room `device`, which knows all streams, synchronises each of them."""
+        """No effect: `device`, which knows all streams, synchronises each of them."""
 
     def warm_up(self) -> None:
         """No effect: the device has nothing compiled of its own."""

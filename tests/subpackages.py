@@ -1,7 +1,7 @@
-"""The rooms of the package, from its real imports: a picture of them, their number, and circles of
+"""The subpackages, from their real imports: a picture of them, their number, and circles of
 modules.
 
-`python -m tests.rooms` writes picture and numbers into the documents, and fills the tables and
+`python -m tests.subpackages` writes picture and numbers into the documents, fills the tables and
 figures of measurements, and draws their plots; tests of the project compare all of it.
 """
 
@@ -17,11 +17,11 @@ from benchmarks import page, plots
 PACKAGE = Path(str(numbasync.__file__)).parent
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
-BLOCK = re.compile(r"(?<=<!-- rooms -->\n```\n).*?(?=```\n)", re.S)
-NUMBER = re.compile(r"(?<=<!-- number of (rooms|files) -->)[^<\n]*(?=<!-- / -->)")
+BLOCK = re.compile(r"(?<=<!-- subpackages -->\n```\n).*?(?=```\n)", re.S)
+NUMBER = re.compile(r"(?<=<!-- number of (parts|files) -->)[^<\n]*(?=<!-- / -->)")
 
 # From the top down: each imports only what stands below it.
-ROOMS = (
+SUBPACKAGES = (
     "tools", "dask", "ray", "serve", "torch", "testing", "batch", "graphs", "runtime", "tuning",
     "algorithms", "collective", "cpu_cuda", "timeline",
     "launch", "random", "tensors", "ops", "device", "backend", "tensor_cores", "vectors",
@@ -84,21 +84,21 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 def picture() -> str:
-    """A line for each room: how many files it has, and which other rooms they import."""
+    """A line for each subpackage: how many files it has, and which others they import."""
     graph = imports()
     rows = []
-    for room in ROOMS:
-        own = [name for name in graph if name.split(".")[0] == room]
-        below = {module.split(".")[0] for name in own for module in graph[name]} - {room}
-        names = " ".join(other for other in ROOMS if other in below)
-        rows.append(f"{room:<8} {len(own):>4} files  -> {names}".rstrip(" ->"))
+    for package in SUBPACKAGES:
+        own = [name for name in graph if name.split(".")[0] == package]
+        below = {module.split(".")[0] for name in own for module in graph[name]} - {package}
+        names = " ".join(other for other in SUBPACKAGES if other in below)
+        rows.append(f"{package:<8} {len(own):>4} files  -> {names}".rstrip(" ->"))
     return "\n".join(rows) + "\n"
 
 
 def number(of: str) -> int:
-    """How many rooms there are, which are folders; or files between them."""
-    folders = [room for room in ROOMS if (PACKAGE / room).is_dir()]
-    return len(folders) if of == "rooms" else len(ROOMS) - len(folders)
+    """How many subpackages there are; or files beside them."""
+    folders = [package for package in SUBPACKAGES if (PACKAGE / package).is_dir()]
+    return len(folders) if of == "parts" else len(SUBPACKAGES) - len(folders)
 
 
 def filled(path: Path) -> str:
