@@ -74,8 +74,8 @@ def scan(
         raise CallerError(f"op={shown(op)}: write one of {', '.join(SCANS)}, or a function of two.")
     if is_exclusive and initial is None and not isinstance(op, str):
         raise CallerError(
-            f"an exclusive scan by {shown(op)} needs a first result, which no function tells: write "
-            "initial=."
+            f"an exclusive scan by {shown(op)} needs a first result, which no function tells: "
+            "write initial=."
         )
     return Algorithm("scan", x, partial(_plan, "scan", op, axis, is_exclusive, initial))
 

@@ -6,6 +6,7 @@ the block scans these counts, ordered by digit and then by thread, and each thre
 elements their new places. A row of one chunk is sorted so at once, by all its digits. Of more
 chunks a row, a launch sorts by 8 bits, and writes each element behind those of lesser digits, and
 of this digit in earlier chunks: `count_kernel` has counted them, and a scan has added them up.
+Where a few elements are wanted, each chunk is sorted by itself, and its first few go on.
 
 Digits are taken of `ordered` bits, whose order as unsigned numbers is NumPy's. The elements
 themselves stay as they are, with the sign of a zero and the bits of a NaN.
@@ -110,12 +111,13 @@ def count_kernel(dtype: np.dtype[Any], descending: bool) -> Any:
 def sort_kernel(
     dtype: np.dtype[Any], descending: bool, block: Block, is_whole: bool, values: str
 ) -> Any:
-    """The launcher ``(z, carried, x, given, starts, shift, end, parts)`` of one pass.
+    """The launcher ``(z, carried, x, given, starts, shift, end, parts, kept)`` of one pass.
 
     Args:
         dtype: of the keys, whose bits `x` has and `z` is given.
         block: the layout of `scan_block`, of one column.
-        is_whole: a row is one chunk; `starts` is not read.
+        is_whole: each chunk is sorted by itself, and its first `kept` elements are written behind
+            those of the chunks before; `starts` is not read. Else `kept` is not.
         values: what moves with the keys to `carried`: `"none"`, `"places"` (the number of each
             key in its row), or `"given"` (the elements of `given`).
     """
@@ -134,7 +136,7 @@ def sort_kernel(
     @cuda.jit
     def sort_chunks(
         z: KernelOutput, carried: KernelOutput, x: KernelInput, given: KernelInput,
-        starts: KernelInput, shift: int, end: int, parts: int,
+        starts: KernelInput, shift: int, end: int, parts: int, kept: int,
     ) -> None:  # fmt: skip
         tile = cuda.shared.array(padded, kind)
         places = cuda.shared.array(twice_places, uint16)
@@ -227,11 +229,13 @@ def sort_kernel(
             at = k * THREADS + t
             row = first_row + at // chunk
             to = at % chunk
-            if row < x.shape[0] and to < left:
+            if row < x.shape[0] and to < left and (to < kept or not is_whole):
                 local = int64(places[here + at])
                 place = at - to + local
                 bits = tile[place + place // 32]
-                if not is_whole:
+                if is_whole:
+                    to += part * kept
+                else:
                     digit = (key_of(bits) >> shift) & (PASS_BINS - 1)
                     to += starts[row, int64(digit) * parts + part, 0] - firsts[digit]
                 z[row, to] = bits

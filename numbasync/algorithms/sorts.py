@@ -31,6 +31,7 @@ from numbasync.tensors.create import empty
 from numbasync.tensors.tensor import Tensor
 
 I32 = np.dtype(np.int32)
+MANY = 8  # times as many elements in a chunk as are wanted of it: else whole rows are sorted
 Pair = tuple[Tensor, Tensor]  # the keys, and what moved with them; or the keys again
 
 
@@ -102,8 +103,9 @@ def topk(x: Any, k: int, axis: Any = -1, *, largest: bool = True) -> DeviceOp[Pa
         k: how many: at most as many as the axis has.
         largest: False: the least, the least first.
 
-    Of equal elements those with lesser indices come first; a NaN counts as the largest. The whole
-    axis is sorted; see `sort`.
+    Of equal elements those with lesser indices come first; a NaN counts as the largest. For up to
+    512 of them (of 4 bytes; 256 of 8) chunks are sorted, and the first `k` of each again, until one
+    chunk is left: that reads each element once. More take a sort of the whole axis; see `sort`.
 
     Raises:
         ShapeError: the axis has fewer than `k` elements.
@@ -175,12 +177,18 @@ def _plan(
         return ready.reshape((rows, n))
 
     def restored(t: Tensor) -> DeviceOp[Tensor]:
-        cut = contiguous(t[:, :kept]).reshape((*sorted_shape[:-1], kept))
-        return cut if along == rank - 1 else cut.then(lambda t: contiguous(permuted(t, back)))
+        cut = t.reshape((*sorted_shape[:-1], kept))
+        return value(cut) if along == rank - 1 else contiguous(permuted(cut, back))
 
     def build(x: Tensor, given: Tensor | None = None) -> DeviceOp[Pair]:
-        ready = zip(row_by_row(x), row_by_row(x if given is None else given))
-        done = ready.then(lambda pair: sort_rows(pair[0], descending, values, pair[1], carried))
+        ready: DeviceOp[Pair] = (
+            row_by_row(x).map(lambda t: (t, t))
+            if given is None
+            else zip(row_by_row(x), row_by_row(given))
+        )
+        done = ready.then(
+            lambda pair: sort_rows(pair[0], descending, values, pair[1], carried, kept)
+        )
         if values == "none":
             return done.then(lambda pair: restored(pair[0])).map(lambda t: (t, t))
         return done.then(lambda pair: zip(restored(pair[0]), restored(pair[1])))
@@ -189,13 +197,17 @@ def _plan(
 
 
 def sort_rows(
-    x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any]
+    x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any], kept: int
 ) -> DeviceOp[Pair]:
-    """Each row of two axes sorted, and what moves with the keys: `given`, their places, or none."""
+    """The first `kept` of each sorted row of two axes, and what moves with the keys: `given`, their
+    places, or none.
+    """
     rows, n = x.shape
     dtype = x.dtype
     block = scan_block(n, 1, each_of(dtype))
-    parts = -(-n // (block.along * each_of(dtype)))
+    chunk = block.along * each_of(dtype)
+    parts = -(-n // chunk)
+    is_whole = parts == 1 or MANY * kept <= chunk
     blocks = -(-rows // block.rows) * parts
     bits = x.reinterpret(bits_of(dtype))
     end = BITS if dtype == BOOL else 8 * dtype.itemsize
@@ -203,22 +215,31 @@ def sort_rows(
     def one_pass(
         keys: Tensor, moved: Tensor, starts: Tensor, shift: int, last: int, way: str
     ) -> DeviceOp[Pair]:
-        kernel = sort_kernel(dtype, descending, block, parts == 1, way)
+        kernel = sort_kernel(dtype, descending, block, is_whole, way)
+        room = (
+            (rows, (parts - 1) * kept + min(kept, n - (parts - 1) * chunk))
+            if is_whole
+            else (rows, n)
+        )
 
         def launch(made: Pair) -> DeviceOp[Pair]:
-            launched = kernel[blocks, THREADS](*made, keys, moved, starts, shift, last, parts)
+            launched = kernel[blocks, THREADS](*made, keys, moved, starts, shift, last, parts, kept)
             return launched.map(lambda _: made)  # type: ignore[no-any-return]
 
         if way == "none":
-            return empty(keys.shape, keys.dtype).map(lambda z: (z, z)).then(launch)
-        return zip(empty(keys.shape, keys.dtype), empty(keys.shape, carried)).then(launch)
+            return empty(room, keys.dtype).map(lambda z: (z, z)).then(launch)
+        return zip(empty(room, keys.dtype), empty(room, carried)).then(launch)
 
     def restored(pair: Pair) -> Pair:
         keys = pair[0].reinterpret(dtype)
         return keys, keys if values == "none" else pair[1]
 
-    if parts == 1:
-        return one_pass(bits, given, bits, 0, end, values).map(restored)
+    if is_whole:
+        done = one_pass(bits, given, bits, 0, end, values).map(restored)
+        if parts == 1:
+            return done
+        way = values if values == "none" else "given"
+        return done.then(lambda pair: sort_rows(pair[0], descending, way, pair[1], carried, kept))
     counting = count_kernel(dtype, descending)
     summing = named("sum", I32)
     start = I64.type(0)
@@ -233,8 +254,12 @@ def sort_rows(
         )
         return starts.then(lambda s: one_pass(keys, moved, s, shift, shift + PASS_BITS, way))
 
-    done: DeviceOp[Pair] = value((bits, given))
+    done = value((bits, given))
     for shift in range(0, end, PASS_BITS):
         way = "given" if shift and values != "none" else values
         done = done.then(partial(by_byte, shift=shift, way=way))
-    return done.map(restored)
+    if kept == n:
+        return done.map(restored)
+    return done.map(restored).then(
+        lambda pair: zip(contiguous(pair[0][:, :kept]), contiguous(pair[1][:, :kept]))
+    )

@@ -113,14 +113,21 @@ def test_values_move_with_their_keys(device: na.Device, dtype: str) -> None:
 
 @pytest.mark.full
 def test_topk(device: na.Device) -> None:
-    x = mixed((2, 9000), "float32")
-    for largest in (True, False):
-        values, indices = algorithms.topk(put(x), 5, largest=largest).sync()
-        ascending = np.sort(x)
-        expected = ascending[:, ::-1][:, :5] if largest else ascending[:, :5]
-        np.testing.assert_array_equal(host(values), expected)
-        np.testing.assert_array_equal(np.take_along_axis(x, host(indices), 1), expected)
-    assert host(algorithms.topk(x, 0).sync()[1]).shape == (2, 0)
+    x = mixed((2, CHUNK * 2 + 3), "float32")
+    for k in (1, 5, CHUNK // 8, CHUNK // 8 + 1, 5000):
+        values, indices = algorithms.topk(put(x), k).sync()
+        n = x.shape[1]
+        order = n - 1 - np.argsort(x[:, ::-1], kind="stable")[:, ::-1][:, :k]
+        np.testing.assert_array_equal(host(indices), order)
+        np.testing.assert_array_equal(host(values), np.take_along_axis(x, order, 1))
+        values, indices = algorithms.topk(put(x), k, largest=False).sync()
+        order = np.argsort(x, kind="stable")[:, :k]
+        np.testing.assert_array_equal(host(indices), order)
+        np.testing.assert_array_equal(host(values), np.take_along_axis(x, order, 1))
+    x = mixed(CHUNK * 40, "int8")  # three levels, and many equal ones
+    indices = algorithms.topk(put(x), 300, largest=False).sync()[1]
+    np.testing.assert_array_equal(host(indices), np.argsort(x, kind="stable")[:300])
+    assert host(algorithms.topk(x.reshape(2, -1), 0).sync()[1]).shape == (2, 0)
 
 
 @pytest.mark.full
@@ -177,7 +184,7 @@ def test_no_races(device: na.Device) -> None:
     def expected(*args: Any) -> Any:
         return (np.sort(x),) * 2
 
-    na.testing.check_kernel(kernel, (z, z, x, x, x, 0, 16, 1), expected, grid=1, block=THREADS)
+    na.testing.check_kernel(kernel, (z, z, x, x, x, 0, 16, 1, 40), expected, grid=1, block=THREADS)
     x = mixed((1, CHUNK + 5), "uint16")
     counts = np.zeros((1, 256, 2), np.int32)
     chunks = (x[0, :CHUNK], x[0, CHUNK:])
@@ -197,4 +204,6 @@ def test_no_races(device: na.Device) -> None:
         return (by_byte,) * 2
 
     kernel = sort_kernel(dtype, False, scan_block(CHUNK + 5, 1, 16), False, "none")
-    na.testing.check_kernel(kernel, (z, z, x, x, starts, 0, 8, 2), one_pass, grid=2, block=THREADS)
+    na.testing.check_kernel(
+        kernel, (z, z, x, x, starts, 0, 8, 2, 0), one_pass, grid=2, block=THREADS
+    )
