@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, guvectorize, vectorize
-from numba.core.errors import TypingError
+from numba.core.errors import TypingError, UnsupportedBytecodeError
 
 import numbasync as na
 from numbasync import cpu_cuda
-from numbasync.errors import OutOfBoundsError, UnsupportedKernelError
+from numbasync.errors import OperationError, OutOfBoundsError, UnsupportedKernelError
 from tests import sessions
 from tests.project.test_project import environment
 
@@ -134,6 +134,8 @@ def test_what_programs_ask_of_a_device(capsys: pytest.CaptureFixture[str]) -> No
     device: Any = cuda.get_current_device()
     assert device.WARP_SIZE == 32 and device.MAX_THREADS_PER_BLOCK == 1024
     assert device.MULTIPROCESSOR_COUNT > 0 and device.MAX_GRID_DIM_Y == 65535
+    assert device.TOTAL_CONSTANT_MEMORY == 65536 and device.L2_CACHE_SIZE > 0
+    assert device.GLOBAL_L1_CACHE_SUPPORTED == 0 and cuda.gpus.lst[0] is device
     with pytest.raises(AttributeError, match="NO_SUCH"):
         device.NO_SUCH  # noqa: B018
     free, total = cuda.current_context().get_memory_info()
@@ -182,6 +184,44 @@ def test_mistakes_are_named_where_the_program_launches() -> None:
         refuse[1, 1](np.zeros(1))
     with pytest.raises(UnsupportedKernelError, match="inspect_asm"):
         add.inspect_asm()
+    with pytest.raises(UnsupportedKernelError, match="inspect_types"):
+        add.inspect_types()
+
+    @cuda.jit
+    def unpacks(a):
+        first, *_rest = a
+        a[0] = first
+
+    with pytest.raises(UnsupportedBytecodeError, match="UNPACK_EX"):
+        unpacks[1, 1](np.zeros(2))
+
+
+class Wrapped:
+    """An array of a library that only has `__cuda_array_interface__`."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return dict(self.array.__cuda_array_interface__)
+
+
+def test_arrays_of_other_libraries_by_their_interface() -> None:
+    array = cuda.to_device(np.arange(6.0).reshape(2, 3))
+    again: Any = cuda.from_cuda_array_interface(array.__cuda_array_interface__)
+    again[0, 0] = 9
+    assert array[0, 0] == 9  # the same memory
+    turned: Any = cuda.as_cuda_array(Wrapped(array.T))
+    assert turned.shape == (3, 2) and turned.strides == (8, 24)
+    assert cuda.is_cuda_array(array) and cuda.is_cuda_array(Wrapped(array))
+    assert not cuda.is_cuda_array(np.zeros(2))
+    row = cuda.to_device(np.arange(3.0))
+    add[1, 8](Wrapped(row), Wrapped(row), row)
+    np.testing.assert_array_equal(row.copy_to_host(), [0, 2, 4])
+    of_a_gpu: dict[str, Any] = {"shape": (2,), "typestr": "<f8", "data": (1 << 40, False)}
+    with pytest.raises(OperationError, match=r"memory of a GPU.*Copy it to the host"):
+        cuda.from_cuda_array_interface({**of_a_gpu, "version": 3})
 
 
 def test_what_was_there_before_is_there_again() -> None:
