@@ -6,7 +6,6 @@ and NumPy's functions, on one core, stand beside them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -21,6 +20,7 @@ from benchmarks.plain_kernels import device_time
 from benchmarks.tables import table
 from benchmarks.targets import Target
 from numbasync.device.device import Device
+from numbasync.testing.timing.timer import Stopwatch
 
 LARGE, FEW = 2**28, 2**16  # elements on a GPU, and on the CPU device; of sums, else an eighth
 MOST = 16  # of the largest
@@ -80,10 +80,10 @@ def _expected(what: str, size: int) -> np.ndarray[Any, Any]:
 
 def _numpys(what: str, x: np.ndarray[Any, Any]) -> Run:
     async def run(calls: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(calls):
-            REFERENCES[what](x)
-        return time.perf_counter() - begin
+        with Stopwatch() as watch:
+            for _ in range(calls):
+                REFERENCES[what](x)
+        return watch.seconds
 
     return run
 

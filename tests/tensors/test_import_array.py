@@ -41,7 +41,9 @@ def test_a_tensor_is_made_without_a_copy_and_without_work(device: na.Device) -> 
     before = counters()
     t = na.as_tensor(x)
     assert counters() == before
-    home = device if device.kind == "cpu" else na.devices("cuda")[0]  # Numba's current one
+    home = device
+    if device.kind != "cpu":  # Numba's current one
+        home = na.devices("cuda")[cuda.current_context().device.id]
     assert (t.shape, t.dtype, t.strides, t.device) == ((6,), np.float32, (4,), home)
     assert host(t).tolist() == [0, 1, 2, 3, 4, 5]
     add_one(t.partition(4)).sync()
