@@ -23,7 +23,7 @@ from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.tensor import Tensor
 
 T = TypeVar("T")
-Enqueue = Callable[[Any, Any, Tensor, Tensor], None]  # a rank's call: rank, stream, from, to
+Enqueue = Callable[[Rank, Any, Any, Any], None]  # a rank's call: stream, and handles of from and to
 
 # Held by the one thread that calls the library: two groups with devices in common, which threads
 # start in different orders, would wait for one another on the devices.
@@ -114,31 +114,44 @@ def _enqueued(
         results = None
     if results is None:
         return None
-    tensors = (*work.parts, *results)
-    # Made first: behind an error in the midst of the calls, some ranks would wait for the others.
-    handles = [tensor.handle for tensor in tensors]
+    first, others = every[0], every[1:]
     # All by the first one, which is committed whatever happens: ^C could leave out the others.
-    every[0].keep_alive += [tensor.storage for tensor in tensors]
-    del handles
+    first.keep_alive += [tensor.storage for tensor in (*work.parts, *results)]
     try:
-        with calling, group.library.together():
-            for rank, submission, part, result in zip(
-                group.ranks, every, work.parts, results, strict=True
-            ):
-                work.enqueue(rank, submission.stream.backend, part, result)
+        streams = [submission.stream.backend for submission in every]
+        call(group, streams, work.parts, results, work.enqueue)
     finally:  # after an error some may be enqueued
         for submission, part, result in zip(every, work.parts, results, strict=True):
             access.record_read(part.storage, submission)
             access.record_write(result.storage, submission)
             submission.keep_alive += (part.storage, result.storage)
-        for submission in every[1:]:
+        for submission in others:
             submission.stream.commit(submission, False)
     # Under the locks: a wait for another thread's part, which its device's first part then came
-    # behind, would be for ever.
-    for submission in every[1:]:
-        every[0].stream.wait_for(submission.stream)
-        every[0].depends_on(submission)
+    # behind, would be for ever. One device after the other, from the last one, on which the library
+    # has left this thread: to switch to another one is what a wait costs.
+    marks = [submission.stream.mark() for submission in reversed(others)]
+    for mark in marks:
+        first.stream.wait_behind(mark)
+    for submission in others:
+        first.depends_on(submission)
     return tuple(results)
+
+
+def call(
+    group: Group,
+    streams: Sequence[Any],
+    parts: Sequence[Tensor],
+    results: Sequence[Tensor],
+    enqueue: Enqueue,
+) -> None:
+    """Make the calls of all ranks, on a stream of each device."""
+    # Made first: behind an error in the midst of the calls, some ranks would wait for the others.
+    sent = [part.handle for part in parts]
+    received = [result.handle for result in results]
+    with calling, group.library.together():
+        for rank, stream, send, recv in zip(group.ranks, streams, sent, received, strict=True):
+            enqueue(rank, stream, send, recv)
 
 
 def _is_free(submission: Submission, tensor: Tensor, is_busy: Callable[[Any, Any], bool]) -> bool:

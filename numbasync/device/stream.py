@@ -6,7 +6,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from numbasync.arguments import with_type
 from numbasync.backend import protocols
@@ -44,6 +44,18 @@ class CudaStreamLike(Protocol):
     """A stream of another library, with the `__cuda_stream__` protocol."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+class Mark(NamedTuple):
+    """A point of a stream, by an event, for one wait of another stream.
+
+    Attributes:
+        number: the latest sequence number before the point.
+    """
+
+    stream: Stream
+    number: int
+    event: Any
 
 
 @known
@@ -188,19 +200,28 @@ class Stream(Waits, Public):
             >>> t = na.ones(3).async_on(first)
             >>> second.wait_for(first)  # what is enqueued on `second` from now on runs after it
         """
-        other = as_stream(other, "wait_for")
-        number = other._sequence
-        events = other.device.order_events  # an event is recorded on its own device only
-        event = events.take()
+        self.wait_behind(as_stream(other, "wait_for").mark())
+
+    def mark(self) -> Mark:
+        """The point behind all work that this stream holds now."""
+        number, device = self._sequence, self.device
+        event = device.order_events.take()  # an event is recorded on its own device only
         try:
-            other.backend.record(event)
-        except DeviceLostError as fault:  # of the other device, if there are two
-            other.device.lose(fault)
-            raise other.device.lost or fault from None
+            self.backend.record(event)
+        except DeviceLostError as fault:
+            device.lose(fault)
+            raise device.lost or fault from None
+        return Mark(self, number, event)
+
+    def wait_behind(self, mark: Mark) -> None:
+        """Order later work of this stream after a point of another one; `wait_for` in two halves,
+        for several streams: a thread has to be on a stream's device for either.
+        """
+        other, number, event = mark
         # A wait refers to the latest recording at the time of its enqueueing, so the event may be
         # recorded again immediately, unless the host waits for it, later.
         if not self.backend.wait(event):
-            events.give(event)
+            other.device.order_events.give(event)
         self.follow(other, number)
         if (recorder := tracing.recorder) is not None:
             recorder.follow(self, other)

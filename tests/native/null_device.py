@@ -374,9 +374,11 @@ class CudaStream:
         self._last = sequence
 
     def record(self, event: NullEvent) -> None:
+        native.core.enter(self.device)
         event.stream = self._number
 
     def wait(self, event: NullEvent) -> None:
+        native.core.enter(self.device)
         self.device.waits.append((self._number, event.stream))
         library().null_pass(event.stream)
 
