@@ -91,15 +91,16 @@ def try_enqueue(
         if device.lost is not None or device.is_limited or other.stream.is_broken:
             return None
     every = [submission, *others]
-    return _locked(group.in_order, partial(_enqueued, group, work, every, pool))
+    return under_locks(group.in_order, partial(_enqueued, group, work, every, pool))
 
 
-def _locked(devices: Sequence[Device], call: Callable[[], T]) -> T:
+@compiled
+def under_locks(devices: Sequence[Device], call: Callable[[], T]) -> T:
     """`call()` under the locks of all devices."""
     if not devices:
         return call()
     with devices[0].submit_lock:
-        return _locked(devices[1:], call)
+        return under_locks(devices[1:], call)
 
 
 def _enqueued(

@@ -10,6 +10,23 @@ cdef bint are_plain_submissions(list submissions) noexcept:
     return True
 
 
+def under_locks(devices, call):
+    cdef list locks = []  # that are taken: no Python code runs before they are in `finally`
+    cdef Lock lock
+    if not on:
+        return python["under_locks"](devices, call)
+    try:
+        for device in devices:
+            lock = get(device, at_submit_lock) if isa(device, Device) else device.submit_lock
+            lock.take()
+            locks.append(lock)
+        return call()
+    finally:
+        while locks:
+            lock = locks.pop()
+            lock.give()
+
+
 def are_free(list every, tensors, to_write):
     cdef object stream, storage, backend
     cdef tuple all_tensors = tuple(tensors)

@@ -38,6 +38,7 @@ queue_is_drained: Callable[[], Awaitable[None]] = _await_nothing
 of_another_library: Callable[[object, Device | None], Stream | None] = lambda _value, _device: None  # noqa: E731
 
 _numbers = itertools.count(1)
+MANY_FOLLOWED = 16  # streams that were waited for, at which those that have ended are forgotten
 
 
 class CudaStreamLike(Protocol):
@@ -89,9 +90,9 @@ class Stream(Waits, Public):
         self.device = device
         self.number = next(_numbers)
         self._numba: weakref.ref[Any] | None = None
-        # Per other stream, the sequence number that later work of this stream is ordered after;
-        # None: of no stream.
-        self._follows: weakref.WeakKeyDictionary[Stream, int] | None = None
+        # Other streams by their numbers, with the sequence number that later work of this stream
+        # is ordered after; None: of no stream. A WeakKeyDictionary makes references at each use.
+        self._follows: dict[int, tuple[weakref.ref[Stream], int]] | None = None
 
     @classmethod
     async def create(cls, device: Device) -> Stream:
@@ -181,15 +182,26 @@ class Stream(Waits, Public):
 
     def follows(self, other: Stream, sequence: int) -> bool:
         """Whether later work of this stream is ordered after `sequence` of `other`."""
-        follows = self._follows
-        return other is self or (follows is not None and follows.get(other, 0) >= sequence)
+        if other is self:
+            return True
+        entry = None if self._follows is None else self._follows.get(other.number)
+        return entry is not None and entry[1] >= sequence
 
     def follow(self, other: Stream, sequence: int) -> None:
         """Note that later work of this stream is ordered after `sequence` of `other`."""
         with self._lock:
-            if self._follows is None:
-                self._follows = weakref.WeakKeyDictionary()
-            self._follows[other] = max(sequence, self._follows.get(other, 0))
+            follows = self._follows
+            if follows is None:
+                follows = self._follows = {}
+            entry = follows.get(other.number)
+            if entry is None:
+                if len(follows) >= MANY_FOLLOWED:
+                    ended = [number for number, (ref, _) in follows.items() if ref() is None]
+                    for number in ended:
+                        del follows[number]
+                follows[other.number] = weakref.ref(other), sequence
+            elif entry[1] < sequence:
+                follows[other.number] = entry[0], sequence
 
     def wait_for(self, other: Stream) -> None:
         """Order later work of this stream after all work that `other` holds now.
@@ -269,7 +281,8 @@ class Stream(Waits, Public):
         if self._follows is None:
             return ()
         with self._lock:  # no other thread changes the dictionary meanwhile
-            return list(self._follows.items())
+            entries = [(ref(), number) for ref, number in self._follows.values()]
+        return [(other, number) for other, number in entries if other is not None]
 
     @staticmethod
     def _retire_followed(followed: Sequence[tuple[Stream, int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -148,6 +149,25 @@ def test_reads_and_writes_are_recorded(
     stream.poll()
     assert all(s.done and not s.keep_alive for s in every)
     assert not stream.has_dependencies
+
+
+def test_all_devices_are_locked_meanwhile(
+    on: bool, devices: list[Device], parts: list[na.Tensor]
+) -> None:
+    def is_owned(device: Device) -> bool:
+        if not device.submit_lock.acquire(blocking=False):
+            return True
+        device.submit_lock.release()
+        return False
+
+    def owned() -> list[bool]:
+        with ThreadPoolExecutor(1) as other:  # a thread that has a lock may take it again
+            return list(other.map(is_owned, devices))
+
+    assert together.under_locks(devices, owned) == [True] * COUNT
+    with pytest.raises(KeyError):
+        together.under_locks(devices, lambda: {}["an error"])
+    assert owned() == [False] * COUNT
 
 
 @pytest.mark.parametrize("busy", [0, 2])
