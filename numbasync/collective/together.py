@@ -110,7 +110,7 @@ def _enqueued(
         return None
     results = work.out
     if results is None:
-        results = _allocated(work.spec, every, pool)
+        results = allocate_all(work.spec, every, pool)
         if results is None:
             return None
     elif not are_free(every, results, True):
@@ -184,8 +184,9 @@ def put_first_behind(every: list[Submission]) -> None:
         first.depends_on(submission)
 
 
-def _allocated(
-    spec: ArraySpec, every: Sequence[Submission], pool: MemoryPool | None
+@compiled
+def allocate_all(
+    spec: ArraySpec, every: list[Submission], pool: MemoryPool | None
 ) -> list[Tensor] | None:
     """New tensors; None where a device has no room, until somebody collects garbage."""
     tensors: list[Tensor] = []

@@ -51,6 +51,23 @@ def are_free(list every, tensors, to_write):
     return True
 
 
+def allocate_all(spec, list every, pool):
+    cdef list tensors = []
+    cdef object device, storage
+    for submission in every if are_plain_submissions(every) and isa(spec, ArraySpec) else ():
+        device = get(get(submission, at_stream), at_device)
+        chosen = get(device, at_pool) if pool is None or tensors else pool
+        storage = None if chosen is None else new_storage(chosen, get(spec, at_spec_nbytes))
+        if storage is None:
+            break
+        tensors.append(new_tensor(device, storage, spec))
+    if PyList_GET_SIZE(tensors) < PyList_GET_SIZE(every):
+        return python["allocate_all"](spec, every, pool)
+    for submission in every:
+        put(submission, at_nbytes, get(submission, at_nbytes) + get(spec, at_spec_nbytes))
+    return tensors
+
+
 def record_all(list every, parts, results):
     cdef object submission, storage
     cdef tuple sent = tuple(parts), received = tuple(results)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import numbasync as na
@@ -16,6 +17,7 @@ from numbasync.collective import all_reduce, local, together
 from numbasync.device.device import Device
 from numbasync.device.submission import Submission
 from numbasync.errors import DriverError
+from numbasync.ops.run import enqueued
 from tests.common import add_one
 from tests.native.null_device import NullDevice, library, waits
 
@@ -149,6 +151,37 @@ def test_reads_and_writes_are_recorded(
     stream.poll()
     assert all(s.done and not s.keep_alive for s in every)
     assert not stream.has_dependencies
+
+
+def test_new_tensors_are_of_the_pool_of_every_device(
+    on: bool, devices: list[Device], parts: list[na.Tensor]
+) -> None:
+    stream, own = devices[0].new_stream(), devices[0].new_pool()
+
+    def used() -> list[int]:
+        return [pool.stats().used_current for pool in (own, *(d.pool for d in devices))]
+
+    def look(pool: Any) -> None:
+        """At the results of a collective that allocates from a pool, or the device's."""
+        before, chosen = used(), [pool or devices[0].pool, *(d.pool for d in devices[1:])]
+        submission, results = enqueued(all_reduce(parts), stream, pool)
+        every = [result.storage.writer for result in results]
+        assert every[0] is submission and [s.nbytes for s in every] == [32] * COUNT
+        assert [result.storage.pool for result in results] == chosen
+        assert [result.device for result in results] == devices
+        for result in results:
+            assert (result.shape, result.dtype, result.spec) == ((8,), np.float32, parts[0].spec)
+            assert result.storage.holders == 1 and not result.storage.readers
+        more = [after - n for after, n in zip(used(), before, strict=True)]
+        assert more == [256 * (pool is own), 256 * (pool is None), *[256] * (COUNT - 1)]
+        stream.synchronize()
+
+    first = used()
+    for pool in (None, own, own):
+        look(pool)
+        for device in devices:
+            device.synchronize()
+        assert used() == first
 
 
 def test_all_devices_are_locked_meanwhile(
