@@ -30,6 +30,8 @@ This is one module, in parts; each part uses those that are included before it.
 """
 from asyncio import _get_running_loop as get_running_loop, current_task
 from collections import deque
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
+from types import FunctionType
 from cpython.buffer cimport (
     PyBUF_ND, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -65,6 +67,7 @@ include "core/compositions.pxi"
 include "core/arrays.pxi"
 include "core/pools.pxi"
 include "core/transfers.pxi"
+include "core/collectives.pxi"
 include "core/graphs.pxi"
 include "core/futures.pxi"
 include "core/cpu.pxi"

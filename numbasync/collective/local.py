@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from numbasync.arguments import shown, with_type
+from numbasync.backend.protocols import Rank
 from numbasync.collective import together
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction, plainly
@@ -164,11 +165,8 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 stream = next_stream_of(devices[number + 1])
                 contexts.append((yield from on_stream(ctx, stream, self._name, steps))[0])
                 return
-            with together.calling, group.library.together():
-                for rank, open_part, tensor, out in zip(
-                    group.ranks, opened, self._parts, results, strict=True
-                ):
-                    self._enqueue(rank, open_part.stream.backend, tensor, out)
+            streams = [part.stream.backend for part in opened]
+            together.call(group, streams, self._parts, results, self._enqueue)
 
         if ctx.device is devices[0]:
             yield from steps(ctx)
@@ -188,8 +186,8 @@ def all_reduce(
 ) -> DeviceOp[tuple[Tensor, ...]]:
     check_reduction(op, parts[0].dtype)
 
-    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
-        rank.all_reduce(stream, send.handle, recv.handle, op)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
+        rank.all_reduce(stream, send, recv, op)
 
     return LocalOp(
         "all_reduce", parts, parts[0].shape, lambda i, ctx: _reduced(ctx, parts, op), call, out, op
@@ -199,8 +197,8 @@ def all_reduce(
 def reduce_scatter(parts: Sequence[Tensor], op: str, rows: int) -> DeviceOp[tuple[Tensor, ...]]:
     check_reduction(op, parts[0].dtype)
 
-    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
-        rank.reduce_scatter(stream, send.handle, recv.handle, op)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
+        rank.reduce_scatter(stream, send, recv, op)
 
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         return _reduced(ctx, [part[i * rows : (i + 1) * rows] for part in parts], op)
@@ -211,8 +209,8 @@ def reduce_scatter(parts: Sequence[Tensor], op: str, rows: int) -> DeviceOp[tupl
 def all_gather(parts: Sequence[Tensor]) -> DeviceOp[tuple[Tensor, ...]]:
     rows = parts[0].shape[0]
 
-    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
-        rank.all_gather(stream, send.handle, recv.handle)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
+        rank.all_gather(stream, send, recv)
 
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         whole = Tensor.allocate(ctx, shape, parts[0].dtype)
@@ -226,8 +224,8 @@ def all_gather(parts: Sequence[Tensor]) -> DeviceOp[tuple[Tensor, ...]]:
 
 
 def broadcast(parts: Sequence[Tensor], root: int) -> DeviceOp[tuple[Tensor, ...]]:
-    def call(rank: Any, stream: Any, send: Tensor, recv: Tensor) -> None:
-        rank.broadcast(stream, send.handle, recv.handle, root)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
+        rank.broadcast(stream, send, recv, root)
 
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         return _reduced(ctx, [parts[root]], "sum")

@@ -19,11 +19,12 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OutOfDeviceMemoryError
+from numbasync.native import compiled
 from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.tensor import Tensor
 
 T = TypeVar("T")
-Enqueue = Callable[[Any, Any, Tensor, Tensor], None]  # a rank's call: rank, stream, from, to
+Enqueue = Callable[[Rank, Any, Any, Any], None]  # a rank's call: stream, and handles of from and to
 
 # Held by the one thread that calls the library: two groups with devices in common, which threads
 # start in different orders, would wait for one another on the devices.
@@ -90,66 +91,97 @@ def try_enqueue(
         if device.lost is not None or device.is_limited or other.stream.is_broken:
             return None
     every = [submission, *others]
-    return _locked(group.in_order, partial(_enqueued, group, work, every, pool))
+    return under_locks(group.in_order, partial(_enqueued, group, work, every, pool))
 
 
-def _locked(devices: Sequence[Device], call: Callable[[], T]) -> T:
+@compiled
+def under_locks(devices: Sequence[Device], call: Callable[[], T]) -> T:
     """`call()` under the locks of all devices."""
     if not devices:
         return call()
     with devices[0].submit_lock:
-        return _locked(devices[1:], call)
+        return under_locks(devices[1:], call)
 
 
 def _enqueued(
-    group: Group, work: Work, every: Sequence[Submission], pool: MemoryPool | None
+    group: Group, work: Work, every: list[Submission], pool: MemoryPool | None
 ) -> tuple[Tensor, ...] | None:
-    for submission, part in zip(every, work.parts, strict=True):
-        if not _is_free(submission, part, access.is_written_elsewhere):
-            return None
+    if not are_free(every, work.parts, False):
+        return None
     results = work.out
     if results is None:
         results = _allocated(work.spec, every, pool)
-    elif not all(map(_is_free, every, results, [access.is_used_elsewhere] * len(every))):
-        results = None
-    if results is None:
+        if results is None:
+            return None
+    elif not are_free(every, results, True):
         return None
-    tensors = (*work.parts, *results)
-    # Made first: behind an error in the midst of the calls, some ranks would wait for the others.
-    handles = [tensor.handle for tensor in tensors]
     # All by the first one, which is committed whatever happens: ^C could leave out the others.
-    every[0].keep_alive += [tensor.storage for tensor in tensors]
-    del handles
+    every[0].keep_alive += [tensor.storage for tensor in (*work.parts, *results)]
     try:
-        with calling, group.library.together():
-            for rank, submission, part, result in zip(
-                group.ranks, every, work.parts, results, strict=True
-            ):
-                work.enqueue(rank, submission.stream.backend, part, result)
+        streams = [submission.stream.backend for submission in every]
+        call(group, streams, work.parts, results, work.enqueue)
     finally:  # after an error some may be enqueued
-        for submission, part, result in zip(every, work.parts, results, strict=True):
-            access.record_read(part.storage, submission)
-            access.record_write(result.storage, submission)
-            submission.keep_alive += (part.storage, result.storage)
-        for submission in every[1:]:
-            submission.stream.commit(submission, False)
+        record_all(every, work.parts, results)
     # Under the locks: a wait for another thread's part, which its device's first part then came
     # behind, would be for ever.
-    for submission in every[1:]:
-        every[0].stream.wait_for(submission.stream)
-        every[0].depends_on(submission)
+    put_first_behind(every)
     return tuple(results)
 
 
-def _is_free(submission: Submission, tensor: Tensor, is_busy: Callable[[Any, Any], bool]) -> bool:
-    """Whether a tensor can be used at once by work of the submission."""
-    storage, stream = tensor.own_storage, submission.stream
-    return (
-        storage is not None
-        and tensor.source is None
-        and storage.fast_path_device is stream.device.backend
-        and not is_busy(storage, stream)
-    )
+def call(
+    group: Group,
+    streams: Sequence[Any],
+    parts: Sequence[Tensor],
+    results: Sequence[Tensor],
+    enqueue: Enqueue,
+) -> None:
+    """Make the calls of all ranks, on a stream of each device."""
+    # Made first: behind an error in the midst of the calls, some ranks would wait for the others.
+    sent = [part.handle for part in parts]
+    received = [result.handle for result in results]
+    with calling, group.library.together():
+        for rank, stream, send, recv in zip(group.ranks, streams, sent, received, strict=True):
+            enqueue(rank, stream, send, recv)
+
+
+@compiled
+def are_free(every: list[Submission], tensors: Sequence[Tensor], to_write: bool) -> bool:
+    """Whether each submission's work can use its tensor at once."""
+    is_busy = access.is_used_elsewhere if to_write else access.is_written_elsewhere
+    for submission, tensor in zip(every, tensors, strict=True):
+        storage, stream = tensor.own_storage, submission.stream
+        if (
+            storage is None
+            or tensor.source is not None
+            or storage.fast_path_device is not stream.device.backend
+            or is_busy(storage, stream)
+        ):
+            return False
+    return True
+
+
+@compiled
+def record_all(every: list[Submission], parts: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Record what each submission reads and writes, and commit all but the first."""
+    for submission, part, result in zip(every, parts, results, strict=True):
+        access.record_read(part.storage, submission)
+        access.record_write(result.storage, submission)
+        submission.keep_alive += (part.storage, result.storage)
+    for submission in every[1:]:
+        submission.stream.commit(submission, False)
+
+
+@compiled
+def put_first_behind(every: list[Submission]) -> None:
+    """Let the first submission end, and fail, with the others, which are committed."""
+    first, others = every[0], every[1:]
+    # One device after the other, from the last one, on which the library has left this thread: to
+    # switch to another one is what a wait costs.
+    marks = [submission.stream.mark() for submission in reversed(others)]
+    for mark in marks:
+        first.stream.wait_behind(mark)
+    for submission in others:
+        first.depends_on(submission)
 
 
 def _allocated(

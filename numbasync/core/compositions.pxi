@@ -170,6 +170,30 @@ cdef int check_there(object value, object who) except -1:
     return 0
 
 
+cdef int IS_ASYNC = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE  # as in `operands`
+
+
+def DeviceOp_map(self, change):
+    cdef object op
+    if not on or not isa(self, Launch) or not holds(self, at_unused, True) or (
+        type(change) is not FunctionType or change.__code__.co_flags & IS_ASYNC
+        or not holds(get(self, at_config), at_config_stream, None)
+    ):
+        return python["DeviceOp.map"](self, change)
+    op = PyType_GenericAlloc(classes[Map], 0)
+    put(op, at_changed, self)
+    put(op, at_change, change)
+    put(op, at_change_made_at, get(self, at_built_at))
+    for i in (at_change_label, at_element):
+        put(op, i, None)
+    put(op, at_keeps_value, False)
+    put(op, at_change_links, 1)
+    put(op, at_change_is_fast, get(self, at_has_fast_path))
+    put(self, at_unused, False)
+    put(op, at_change_is_unused, True)
+    return op
+
+
 def follow_links(ctx, list links, value):
     cdef object link
     if not on:

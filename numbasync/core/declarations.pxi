@@ -123,6 +123,7 @@ cdef extern from *:
     """
     double na_now() noexcept nogil
     long na_ordinal
+    void* na_context
     int (*na_get_current)(void**) noexcept nogil
     void na_note_current() noexcept nogil
     bint na_is_elsewhere(long) noexcept nogil

@@ -10,6 +10,7 @@ ctypedef int (*copy_t)(void*, void*, size_t, void*) noexcept nogil
 ctypedef int (*copy_peer_t)(uint64_t, void*, uint64_t, void*, size_t, void*) noexcept nogil
 ctypedef int (*replay_t)(void*, void*) noexcept nogil
 ctypedef int (*current_t)(void**) noexcept nogil
+ctypedef int (*switch_t)(void*) noexcept nogil
 ctypedef int (*record_event_t)(void*, void*) noexcept nogil
 ctypedef int (*wait_for_event_t)(void*, void*, unsigned) noexcept nogil
 ctypedef int (*is_capturing_t)(void*, int*) noexcept nogil
@@ -24,6 +25,8 @@ cdef replay_t launch_graph = NULL
 cdef record_event_t record_event = NULL
 cdef wait_for_event_t wait_for_event = NULL
 cdef is_capturing_t is_capturing = NULL
+cdef switch_t switch_to = NULL
+cdef dict contexts = {}  # of the devices that were entered, by ordinal
 cdef enum:
     NOT_READY = 600
 cdef double SLICE_S = 25e-6  # of a spin poll, as in `device/waits.py`
@@ -45,7 +48,7 @@ def use_driver(dict addresses, failing, counting):
     """
     global launch_kernel, query_stream, synchronize_stream, write_value, fail, counters
     global fill_8, fill_16, fill_32, copy_to_device, copy_to_host, launch_graph, na_get_current
-    global copy_peer, record_event, wait_for_event, is_capturing
+    global copy_peer, record_event, wait_for_event, is_capturing, switch_to
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
     query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
     synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
@@ -61,24 +64,41 @@ def use_driver(dict addresses, failing, counting):
     wait_for_event = <wait_for_event_t><uintptr_t>addresses["cuStreamWaitEvent"]
     is_capturing = <is_capturing_t><uintptr_t>addresses["cuStreamIsCapturing"]
     na_get_current = <current_t><uintptr_t>addresses["cuCtxGetCurrent"]
+    switch_to = <switch_t><uintptr_t>addresses["cuCtxSetCurrent"]
+    contexts.clear()
     fail, counters = failing, counting
 
 
 def enter(device):
-    """`driver.enter`, also while the core is off: the core notes the current device of a thread."""
-    global na_ordinal
+    """`driver.enter`, also while the core is off: the core notes the current device of a thread. To
+    a context that was current before it switches by one call of the driver.
+    """
+    global na_ordinal, na_context
     cdef long ordinal = device.ordinal
+    cdef void* context
+    cdef int result
     if na_get_current != NULL and not na_is_elsewhere(ordinal):
         return
-    python["enter"](device)
+    noted = contexts.get(ordinal)
+    if noted is not None:
+        context = <void*><uintptr_t>noted
+        with nogil:
+            result = switch_to(context)
+        if result == 0:
+            na_ordinal, na_context = ordinal, context
+            return
+    python["enter"](device)  # which says what is wrong
     na_ordinal = ordinal
     na_note_current()
+    if na_context != NULL:
+        contexts[ordinal] = <uintptr_t>na_context
 
 
 def forget_current():
-    """Forget the current device of this thread, in a forked process."""
+    """Forget the current device of this thread, and all contexts, in a forked process."""
     global na_ordinal
     na_ordinal = -1
+    contexts.clear()
 
 
 cdef class DriverStream:

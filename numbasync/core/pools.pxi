@@ -165,6 +165,26 @@ cdef object new_tensor(object device, object storage, object spec):
     return tensor
 
 
+def DeviceArray__view(self, at, dtype=None):
+    cdef object storage = None, view
+    if on and isa(self, Tensor) and isinstance(at, tuple):
+        storage = get(self, at_storage)
+    if storage is None or not isa(storage, Storage):
+        return python["DeviceArray._view"](self, at, dtype)
+    view = PyType_GenericAlloc(classes[Tensor], 0)
+    for i in (at_kind, at_handle, at_key, at_former):
+        put(view, i, None)
+    for i in (at_device_of, at_source):
+        put(view, i, get(self, i))
+    put(view, at_dtype, get(self, at_dtype) if dtype is None else dtype)
+    put(view, at_shape, <object>PyTuple_GET_ITEM(at, 1))
+    put(view, at_layout, at)
+    put(view, at_fingerprint, -1)
+    put(view, at_storage, storage)
+    put(storage, at_holders, get(storage, at_holders) + 1)
+    return view
+
+
 def tensor_map(t, box, swizzle=128):
     cdef object again = None
     if on and isa(t, Tensor) and PyTuple_CheckExact(box):

@@ -46,7 +46,8 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "CudaArray": ("packed",),
     "Then": ("_first", "_then", "_unused", "is_plain"),
     "Map": (
-        "_change", "_first", "_keep", "_result", "_unused", "element", "has_fast_path",
+        "_change", "_first", "_keep", "_label", "_links", "_result", "_site", "_unused", "element",
+        "has_fast_path",
     ),
     "Reactor": ("_last", "_turning", "last_waits"),
     "WaitEstimate": ("is_long",),
@@ -133,8 +134,8 @@ cdef enum:
     at_calls, at_last_written
     at_packed
     at_first, at_then, at_link_is_unused, at_is_plain
-    at_change, at_changed, at_keeps_value, at_changed_value, at_change_is_unused, at_element
-    at_change_is_fast
+    at_change, at_changed, at_keeps_value, at_change_label, at_change_links, at_changed_value
+    at_change_made_at, at_change_is_unused, at_element, at_change_is_fast
     at_last_task, at_turning, at_last_waits
     at_is_long
     at_spec_layout, at_spec_dtype, at_labels, at_spec_nbytes, at_spec_shape, at_spec_zero

@@ -162,13 +162,33 @@ cdef int64_t advance(object stream) except -1:
     return passed
 
 
+cdef bint retire_dependencies(object stream, int64_t passed) except -1:
+    """`Progress._retire_dependencies`; False, if only Python can."""
+    cdef object other
+    for submission in list(get(stream, at_in_flight)):
+        if not isa(submission, Submission):
+            return False
+        if <int64_t>get(submission, at_number) > passed:
+            return True
+        for dependency in list(get(submission, at_dependencies) or ()):
+            if not isa(dependency, Submission):
+                return False
+            other, number = get(dependency, at_stream), get(dependency, at_number)
+            if holds(dependency, at_done, True) or number == 0 or other is stream:
+                continue
+            if not isa(other, Stream):
+                return False
+            retire(other, number)
+    return True
+
+
 cdef int retire(object stream, int64_t passed) except -1:
     """`Progress._retire`."""
     cdef object in_flight, submission, error
     cdef list dropped = []  # dropped outside the lock: finalisers may take long
     cdef Lock lock
     cdef bint is_sound
-    if not holds(stream, at_has_dependencies, False):
+    if not holds(stream, at_has_dependencies, False) and not retire_dependencies(stream, passed):
         python["Progress._retire"](stream, passed)
         return 0
     lock = get(stream, at_lock)
@@ -179,8 +199,9 @@ cdef int retire(object stream, int64_t passed) except -1:
             submission = in_flight[0]
             if number_of(submission) > passed:
                 break
-            if is_sound and isa(submission, Submission) and (  # without dependencies: see above
+            if is_sound and isa(submission, Submission) and (
                 has_not_failed(submission) and holds(submission, at_after, None)
+                and holds(submission, at_dependencies, None)
             ):
                 dropped.append(get(submission, at_keep_alive))
                 put(submission, at_keep_alive, [])

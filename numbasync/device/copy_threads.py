@@ -28,12 +28,14 @@ def _processors() -> int:
         return os.cpu_count() or 1
 
 
-# More than four spend the time that they save on waiting for the interpreter lock: 64 MiB take a
-# quarter longer with eight. At most half of the processors, since other threads need some too.
-THREADS = max(1, min(4, _processors() // 2))
+HALF = max(1, _processors() // 2)  # at most so many threads, since other ones need processors too
+# Of one copy. More than four spend the time that they save on waiting for the interpreter lock:
+# 64 MiB take a quarter longer with eight.
+THREADS = min(4, HALF)
 
 _calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
 _started = 0
+_devices = 0  # that have a ring
 _starting = threading.RLock()
 _settling = threading.Lock()
 
@@ -44,6 +46,20 @@ def _work(calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
         del call  # otherwise its objects would live until the next call arrives
 
 
+def most() -> int:
+    """The number of threads at most: as many for each device. A thread that stages for a device
+    waits for its ring, and must not keep another device waiting.
+    """
+    return max(THREADS, min(THREADS * _devices, HALF))
+
+
+def add_device() -> None:
+    """Let there be threads for one more device, whose ring threads wait for."""
+    global _devices
+    with _starting:
+        _devices += 1
+
+
 def submit(call: Callable[[], object]) -> None:
     """Run `call`, which must not raise, on a copy thread.
 
@@ -51,10 +67,10 @@ def submit(call: Callable[[], object]) -> None:
         RuntimeError: there is no copy thread, and no thread can be started.
     """
     global _started
-    if _started < THREADS:
+    if _started < (limit := most()):
         with _starting:
             while True:
-                if _started >= THREADS:
+                if _started >= limit:
                     break
                 _started += 1  # counted first: a finaliser that runs here must not start one too
                 try:
@@ -94,9 +110,9 @@ def _meet(barrier: threading.Barrier, seconds: float) -> None:
 
 @in_child
 def start_over() -> None:
-    """Forget the threads: in a forked child, which has none; or to use another `THREADS`."""
-    global _calls, _started, _starting, _settling
+    """Forget the threads: in a forked child, which has none; or to use another number of them."""
+    global _calls, _started, _devices, _starting, _settling
     for _ in range(_started):
         _calls.put(None)
-    _calls, _started, _starting = queue.SimpleQueue(), 0, threading.RLock()
+    _calls, _started, _devices, _starting = queue.SimpleQueue(), 0, 0, threading.RLock()
     _settling = threading.Lock()

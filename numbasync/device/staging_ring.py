@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from numbasync.backend import protocols
+from numbasync.device import copy_threads
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
@@ -196,6 +197,7 @@ class Ring:
             finally:
                 self._is_being_made = False
             self._chunks = chunks
+            copy_threads.add_device()
 
     def _collect(self) -> None:
         """Note which copies the device has made. The caller must hold the lock."""

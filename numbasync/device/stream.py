@@ -6,7 +6,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from numbasync.arguments import with_type
 from numbasync.backend import protocols
@@ -38,12 +38,25 @@ queue_is_drained: Callable[[], Awaitable[None]] = _await_nothing
 of_another_library: Callable[[object, Device | None], Stream | None] = lambda _value, _device: None  # noqa: E731
 
 _numbers = itertools.count(1)
+MANY_FOLLOWED = 16  # streams that were waited for, at which those that have ended are forgotten
 
 
 class CudaStreamLike(Protocol):
     """A stream of another library, with the `__cuda_stream__` protocol."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+class Mark(NamedTuple):
+    """A point of a stream, by an event, for one wait of another stream.
+
+    Attributes:
+        number: the latest sequence number before the point.
+    """
+
+    stream: Stream
+    number: int
+    event: Any
 
 
 @known
@@ -77,9 +90,9 @@ class Stream(Waits, Public):
         self.device = device
         self.number = next(_numbers)
         self._numba: weakref.ref[Any] | None = None
-        # Per other stream, the sequence number that later work of this stream is ordered after;
-        # None: of no stream.
-        self._follows: weakref.WeakKeyDictionary[Stream, int] | None = None
+        # Other streams by their numbers, with the sequence number that later work of this stream
+        # is ordered after; None: of no stream. A WeakKeyDictionary makes references at each use.
+        self._follows: dict[int, tuple[weakref.ref[Stream], int]] | None = None
 
     @classmethod
     async def create(cls, device: Device) -> Stream:
@@ -169,15 +182,26 @@ class Stream(Waits, Public):
 
     def follows(self, other: Stream, sequence: int) -> bool:
         """Whether later work of this stream is ordered after `sequence` of `other`."""
-        follows = self._follows
-        return other is self or (follows is not None and follows.get(other, 0) >= sequence)
+        if other is self:
+            return True
+        entry = None if self._follows is None else self._follows.get(other.number)
+        return entry is not None and entry[1] >= sequence
 
     def follow(self, other: Stream, sequence: int) -> None:
         """Note that later work of this stream is ordered after `sequence` of `other`."""
         with self._lock:
-            if self._follows is None:
-                self._follows = weakref.WeakKeyDictionary()
-            self._follows[other] = max(sequence, self._follows.get(other, 0))
+            follows = self._follows
+            if follows is None:
+                follows = self._follows = {}
+            entry = follows.get(other.number)
+            if entry is None:
+                if len(follows) >= MANY_FOLLOWED:
+                    ended = [number for number, (ref, _) in follows.items() if ref() is None]
+                    for number in ended:
+                        del follows[number]
+                follows[other.number] = weakref.ref(other), sequence
+            elif entry[1] < sequence:
+                follows[other.number] = entry[0], sequence
 
     def wait_for(self, other: Stream) -> None:
         """Order later work of this stream after all work that `other` holds now.
@@ -188,19 +212,28 @@ class Stream(Waits, Public):
             >>> t = na.ones(3).async_on(first)
             >>> second.wait_for(first)  # what is enqueued on `second` from now on runs after it
         """
-        other = as_stream(other, "wait_for")
-        number = other._sequence
-        events = other.device.order_events  # an event is recorded on its own device only
-        event = events.take()
+        self.wait_behind(as_stream(other, "wait_for").mark())
+
+    def mark(self) -> Mark:
+        """The point behind all work that this stream holds now."""
+        number, device = self._sequence, self.device
+        event = device.order_events.take()  # an event is recorded on its own device only
         try:
-            other.backend.record(event)
-        except DeviceLostError as fault:  # of the other device, if there are two
-            other.device.lose(fault)
-            raise other.device.lost or fault from None
+            self.backend.record(event)
+        except DeviceLostError as fault:
+            device.lose(fault)
+            raise device.lost or fault from None
+        return Mark(self, number, event)
+
+    def wait_behind(self, mark: Mark) -> None:
+        """Order later work of this stream after a point of another one; `wait_for` in two halves,
+        for several streams: a thread has to be on a stream's device for either.
+        """
+        other, number, event = mark
         # A wait refers to the latest recording at the time of its enqueueing, so the event may be
         # recorded again immediately, unless the host waits for it, later.
         if not self.backend.wait(event):
-            events.give(event)
+            other.device.order_events.give(event)
         self.follow(other, number)
         if (recorder := tracing.recorder) is not None:
             recorder.follow(self, other)
@@ -248,7 +281,8 @@ class Stream(Waits, Public):
         if self._follows is None:
             return ()
         with self._lock:  # no other thread changes the dictionary meanwhile
-            return list(self._follows.items())
+            entries = [(ref(), number) for ref, number in self._follows.values()]
+        return [(other, number) for other, number in entries if other is not None]
 
     @staticmethod
     def _retire_followed(followed: Sequence[tuple[Stream, int]]) -> None:

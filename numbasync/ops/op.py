@@ -15,7 +15,7 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
-from numbasync.native import known
+from numbasync.native import compiled, known
 from numbasync.ops.capture_methods import Capturable
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.context import Context
@@ -159,6 +159,7 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], HasTre
         """
         return Then(self, follow, wants_context=True)
 
+    @compiled
     def map(self, change: Callable[[T], U]) -> DeviceOp[U]:
         """`change(value)`, called on the host at enqueue, before the device data is written.
 

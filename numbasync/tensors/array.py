@@ -189,6 +189,7 @@ class DeviceArray:
 
     # --- views and ownership ---
 
+    @compiled
     def _view(self, at: Layout, dtype: np.dtype[Any] | None = None) -> Self:
         storage = None if self.device is None else self.storage
         return type(self)(self.device, storage, at, dtype or self.dtype, self.source)

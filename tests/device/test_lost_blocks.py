@@ -13,6 +13,7 @@ import pytest
 
 from numbasync import native
 from numbasync.device.storage import MemoryPool
+from numbasync.errors import OutOfDeviceMemoryError
 from tests.device.test_pinned_memory import Driver as PinnedDriver
 from tests.interrupting import Interrupt, Place, Places
 
@@ -26,17 +27,20 @@ class Driver:
 
     Attributes:
         held: the addresses that are allocated.
+        most: as many allocations as there is memory for.
     """
 
     def __init__(self, real: Any) -> None:
         self._real = real
         self.held = set[int]()
-        self.last = 0
+        self.last, self.most = 0, 1000
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def cuMemAllocFromPoolAsync(self, nbytes: int, pool: object, stream: object) -> Any:
+        if len(self.held) >= self.most:
+            return self._real.CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0
         self.last += 256
         self.held.add(self.last)
         return 0, self.last
@@ -46,6 +50,12 @@ class Driver:
         return (0,)
 
     def cuMemPoolTrimTo(self, pool: object, nbytes: int) -> Any:
+        return (0,)
+
+    def cuMemPoolGetAttribute(self, pool: object, attribute: object) -> Any:
+        return 0, 0
+
+    def cuStreamSynchronize(self, stream: object) -> Any:
         return (0,)
 
 
@@ -60,7 +70,9 @@ def pools(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> An
     blocks = object.__new__(memory.CudaPool)
     monkeypatch.setattr(memory, "cu", driver)
     monkeypatch.setattr(memory, "enter", lambda device: None)
-    blocks._begin(SimpleNamespace(idle_stream=2, stream_behind_default=3))
+    monkeypatch.setattr(memory, "error_of", lambda result, call: OutOfDeviceMemoryError(call))
+    device = SimpleNamespace(idle_stream=2, stream_behind_default=3, ordinal=0, total_memory=1000)
+    blocks._begin(device)
     blocks._pool, blocks._most_spare = None, 1024
     untyped: Any = pool
     untyped.device = untyped.fast_path_device = untyped.max_bytes = None
@@ -99,6 +111,28 @@ def test_what_is_taken_and_given_back_is_counted_wherever_an_interrupt_comes(poo
                 wrong.append(f"{driver.held} are allocated, ^C in {place}")
     assert not wrong
     assert came > len(places.hits) / 2
+
+
+def test_spare_blocks_are_memory_for_other_sizes(pools: Any) -> None:
+    pool, blocks, driver = pools
+    blocks._most_spare = 2**22
+    kept = pool.allocate(100, STREAM)
+    large = pool.allocate(2**21, STREAM)
+    address = large.memory.address
+    del large
+    assert pool.reuse(2**21).memory.address == address, "however large it is"
+    driver.most = 2
+    other = pool.allocate(5000, STREAM)
+    assert driver.held == {kept.memory.address, other.memory.address}
+    assert (blocks._spare_bytes, blocks.used) == (0, 256 + 5120)
+    with pytest.raises(OutOfDeviceMemoryError, match="do not fit"):
+        pool.allocate(5000, STREAM)
+    assert (len(driver.held), blocks.used) == (2, 256 + 5120)
+    del other
+    driver.most = 1
+    with pytest.raises(OutOfDeviceMemoryError, match="do not fit"):
+        pool.allocate(6000, STREAM)
+    assert driver.held == {kept.memory.address}
 
 
 def test_a_block_of_a_cycle_is_given_back_once(pools: Any) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import numbasync as na
+from numbasync.device.stream import MANY_FOLLOWED
 from numbasync.testing import Gate, settle
 from tests.common import add_one, compiled, copy_to, saxpy
 
@@ -100,3 +101,19 @@ def submit(program: list[Any], streams: list[na.Stream], tensors: list[Any], arr
         else:
             saxpy(a, 0.5, b).async_on(stream)
             arrays[i][:] = np.float32(0.5) * arrays[j] + arrays[i]
+
+
+def test_streams_that_have_ended_are_forgotten(device: na.Device) -> None:
+    stream, kept = device.new_stream(), device.new_stream()
+    na.zeros(3).async_on(kept)
+    stream.wait_for(kept)
+    for _ in range(3 * MANY_FOLLOWED):
+        other = device.new_stream()
+        stream.wait_for(other)
+        assert stream.follows(other, other._sequence)
+        del other
+    assert len(stream._follows or ()) <= MANY_FOLLOWED
+    assert stream.follows(kept, kept._sequence)
+    assert not stream.follows(kept, kept._sequence + 1)
+    assert [other for other, _ in stream._followed()] == [kept]
+    stream.synchronize()

@@ -31,7 +31,7 @@ TESTS = [
                  "test_handed_over", "test_rare_cases", "test_locks", "test_across",
                  "test_prepared_calls", "test_gathered", "test_random_programs",
                  "test_short_launches", "test_compositions", "test_core", "test_futures",
-                 "test_leaks", "test_changes", "test_core_threads",
+                 "test_leaks", "test_changes", "test_core_threads", "test_collectives",
                  "test_packing", "test_memory", "test_pools", "test_held_references",
                  "test_lent_arrays", "test_lent_attributes", "test_lent_places",
                  "test_callers_launch", "ops/test_awaiting", "ops/test_follows_tensors",

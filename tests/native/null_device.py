@@ -94,6 +94,7 @@ def library() -> ctypes.CDLL:
     driver.null_launch.argtypes = [ctypes.c_uint64]
     driver.null_filled.restype = driver.null_peer.restype = ctypes.POINTER(ctypes.c_uint64)
     driver.null_replayed.restype = driver.null_waited.restype = ctypes.c_uint64
+    driver.null_switched.restype = ctypes.c_uint64
     driver.null_wait.restype = ctypes.POINTER(ctypes.c_uint64)
     driver.null_capture.argtypes = [ctypes.c_void_p]
     driver.cuEventRecord.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
@@ -139,9 +140,10 @@ def fail(result: int, call: str) -> None:
 
 
 def enter(device: Any) -> None:
-    """There is no context. A GPU has its own: the plugin settles all devices between two tests."""
+    """As `driver.enter`. A GPU has its own: the plugin settles all devices between two tests."""
     if isinstance(device, NullDevice):
         device.entered += 1
+        library().null_switch(ctypes.c_uint64(device.context))
     else:
         from numbasync.backend.cuda import driver
 
@@ -372,9 +374,11 @@ class CudaStream:
         self._last = sequence
 
     def record(self, event: NullEvent) -> None:
+        native.core.enter(self.device)
         event.stream = self._number
 
     def wait(self, event: NullEvent) -> None:
+        native.core.enter(self.device)
         self.device.waits.append((self._number, event.stream))
         library().null_pass(event.stream)
 
@@ -481,9 +485,9 @@ class ExecutableGraph:
 class Events:
     """Handles of events, as `waits.SpareEvents`."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: int) -> None:
         self.numbers: list[int] = []
-        self.made = 0
+        self.made = made
 
     def take(self) -> int:
         self.made += not self.numbers
@@ -494,7 +498,7 @@ class NullDevice(CpuDevice):
     """The backend's device: memory of the host, and streams of the null driver."""
 
     completion = CompletionPath("null", "the driver writes the word, or a test lets it")
-    entered = 0  # how often a thread entered the device
+    entered = 0  # how often a thread entered the device, but for switches of the core
 
     def __init__(self, ordinal: int) -> None:
         super().__init__(ordinal)
@@ -502,7 +506,7 @@ class NullDevice(CpuDevice):
         self.waits: list[tuple[int, int]] = []  # a stream, and the one that it waited for
         self.kernels: dict[int, NullKernel] = {}
         self.context = 0x100 * ordinal
-        self.events = Events()
+        self.events = Events(8 * (ordinal % 8))  # the driver knows 64, of all devices
         self.launches_elsewhere: dict[Any, Any] = {}
 
     def new_stream(self, priority: int) -> Any:
@@ -583,7 +587,7 @@ def _connect() -> None:
     driver = library()
     own = (
         "cuLaunchKernel cuStreamQuery cuStreamSynchronize cuGraphLaunch cuCtxGetCurrent "
-        "cuEventRecord cuStreamWaitEvent cuStreamIsCapturing"
+        "cuCtxSetCurrent cuEventRecord cuStreamWaitEvent cuStreamIsCapturing"
     )
     names = {n: n for n in (*own.split(), "cuStreamWriteValue32_v2", "cuMemcpyPeerAsync", *FILLS)}
     names |= dict.fromkeys(COPIES, COPIES[0])

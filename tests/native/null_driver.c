@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { LAUNCHES = 4096, BYTES = 1024, WRITES = 4096, STREAMS = 64, NOT_READY = 600 };
+enum { LAUNCHES = 4096, BYTES = 1024, WRITES = 4096, STREAMS = 64,
+       NOT_READY = 600, CONTEXT_IS_DESTROYED = 709 };
 
 typedef struct {
     uint64_t function, stream, nbytes;
@@ -28,6 +29,8 @@ static struct { int result, skip, times; } next;
 static uint64_t waits[STREAMS][2], waited;  /* a stream, and the one that it waits for */
 static uint64_t events[STREAMS];  /* the stream that each was recorded on */
 static uint64_t captured;  /* a stream that another library captures */
+static uint64_t switched;  /* how often threads have switched to another context */
+static uint64_t lost_context;  /* to which no thread can switch */
 
 static int result_of_call(void) {
     if (next.result == 0 || next.skip-- > 0 || next.times == 0) return 0;
@@ -145,6 +148,16 @@ int cuCtxGetCurrent(void **context) {
     return 0;
 }
 
+/* Not one of the calls that `null_fail` counts: work does not depend on it here. */
+int cuCtxSetCurrent(void *context) {
+    pthread_mutex_lock(&lock);
+    int result = lost_context != 0 && lost_context == (uintptr_t)context ? CONTEXT_IS_DESTROYED : 0;
+    if (result == 0) current = context, switched++;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Another library's switch. */
 void null_switch(uint64_t context) { current = (void *)(uintptr_t)context; }
 
 int cuStreamQuery(void *stream) {
@@ -218,6 +231,10 @@ void null_fail_once(int result, int skip) {
 
 uint64_t null_waited(void) { return waited; }
 
+uint64_t null_switched(void) { return switched; }
+
+void null_lose(uint64_t context) { lost_context = context; }
+
 uint64_t *null_wait(uint64_t i) { return waits[i % STREAMS]; }
 
 void null_capture(void *stream) { captured = (uintptr_t)stream; }
@@ -237,6 +254,7 @@ Launch *null_launch(uint64_t i) { return &launches[i % LAUNCHES]; }
 void null_reset(void) {
     pthread_mutex_lock(&lock);
     launched = others = waiting = next.result = next.skip = waited = captured = 0;
+    switched = lost_context = 0;
     memset(streams, 0, sizeof streams);
     pthread_mutex_unlock(&lock);
 }

@@ -111,3 +111,63 @@ def test_a_tensor_map_is_made_again_as_python_makes_it(cpu: na.Device, on: bool)
     with pytest.raises(MovedError):
         _ = na.tensor_map(t, (16, 64)).mapped.handle
     assert na.tensor_map(moved, (16, 64)).mapped.own_handle is handle
+
+
+def test_a_change_is_built_as_python_builds_it(null: na.Device, on: bool) -> None:
+    z = na.zeros(8).sync()
+
+    def change(result: Any) -> int:
+        return 3
+
+    async def never(result: Any) -> int:
+        return 3
+
+    def change_at_once(launch: Any) -> Any:
+        return launch.map(change)
+
+    launch, stream = add_one(z), null.new_stream()
+    op: Any = change_at_once(launch)
+    assert type(op).__name__ == "Map" and repr(op) == "<DeviceOp add_one(z).map(change), not run>"
+    made = [getattr(op, name) for name in ("_change", "_first", "_keep", "_label", "_links")]
+    assert made == [change, launch, False, None, 1]
+    assert (op._site, op.element, op._unused) == (launch._site, None, True)
+    assert (op.has_fast_path, op.stream, launch._unused) == (launch.has_fast_path, None, False)
+    with pytest.raises(AlreadySubmittedError):
+        launch.map(change)
+    assert op.sync_on(stream) == 3
+    named: Any = add_one[1, 8, stream](z).map(change)
+    assert named.stream is stream and named.sync() == 3
+    twice: Any = add_one(z).map(change).map(lambda n: n + 1)
+    assert twice._links == 2 and twice.sync_on(stream) == 4
+    for wrong in (8, never):
+        with pytest.raises(OperationError):
+            add_one(z).map(wrong)  # type: ignore[arg-type]
+    assert add_one(z).map(len).sync_on(stream) == 1, "any callable"
+    with pytest.warns(RuntimeWarning, match="was never awaited"):
+        change_at_once(add_one(z))
+
+
+def test_a_view_is_made_as_python_makes_it(null: na.Device, on: bool) -> None:
+    t = na.zeros((4, 6)).sync()
+    assert t.fingerprint  # not the view's
+    holders = t.storage.holders
+    view, part, other = t.T, t[1:3], t.reinterpret(np.int32)
+    assert t.storage.holders == holders + 3
+    assert (view.shape, view.strides, part.shape, part.strides) == (
+        (6, 4),
+        (4, 24),
+        (2, 6),
+        (24, 4),
+    )
+    assert (view.dtype, other.dtype) == (np.float32, np.int32)
+    for one in (view, part, other):
+        assert type(one) is na.Tensor and one.storage is t.storage and one.device is t.device
+        assert (one.source, one.spec, one.own_handle, one._former) == (None,) * 4
+        assert one.fingerprint >= 0 and one.fingerprint != t.fingerprint
+    assert part.storage_id == t.storage_id
+    del view, part, other, one
+    assert t.storage.holders == holders
+    moved = t.take()
+    with pytest.raises(MovedError):
+        _ = t.T
+    assert moved.T.shape == (6, 4)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+import numbasync.collective  # of which the core has a part
 from numbasync import native
 from numbasync.device.callsite import call_site
 from numbasync.device.in_flight import LOOK_EVERY

@@ -307,6 +307,7 @@ def test_the_device_is_entered_once_a_thread(null: na.Device) -> None:
         add_one(z).sync_on(stream)
     native.core.enter(null.backend)
     assert null.backend.entered == entered  # type: ignore[attr-defined]
+    assert library().null_switched() == 0, "it stays current"
     native.core.forget_current()
     add_one(z).sync_on(stream)
     assert null.backend.entered == entered + 1  # type: ignore[attr-defined]
@@ -326,13 +327,43 @@ def test_a_device_is_entered_again_after_another_library_has_switched(null: na.D
     )  # fmt: skip
     for i, call in enumerate(calls, 1):
         call()
-        entered = backend.entered
+        switched = library().null_switched()
         call()
-        assert backend.entered == entered, i
+        assert library().null_switched() == switched, i
         library().null_switch(ctypes.c_uint64(i))
         call()
-        assert backend.entered == entered + 1, i
-    library().null_switch(ctypes.c_uint64(0))
+        assert (library().null_switched(), current()) == (switched + 1, backend.context), i
+
+
+def current() -> int | None:
+    """The context that is current on this thread."""
+    context = ctypes.c_void_p()
+    library().cuCtxGetCurrent(ctypes.byref(context))
+    return context.value
+
+
+def test_a_context_that_is_known_is_switched_to_by_the_driver(null: na.Device) -> None:
+    near, far, enter = cast(NullDevice, null.backend), NullDevice(98), native.core.enter
+    for device in (near, far, near, near, far):
+        enter(device)
+        assert current() == device.context
+    assert (near.entered, far.entered, library().null_switched()) == (1, 1, 2)
+    far._engine.stop()
+
+
+def test_a_context_that_was_destroyed_is_entered_anew(null: na.Device) -> None:
+    """Which says what is wrong, or makes another one."""
+    near, far, enter = cast(NullDevice, null.backend), NullDevice(98), native.core.enter
+    enter(near)
+    enter(far)
+    library().null_lose(ctypes.c_uint64(near.context))
+    near.context += 1
+    enter(near)
+    assert (near.entered, current()) == (2, near.context)
+    enter(far)
+    enter(near)
+    assert (near.entered, current()) == (2, near.context), "the new one is known"
+    far._engine.stop()
 
 
 def test_a_replaced_method_of_a_stream_is_called(

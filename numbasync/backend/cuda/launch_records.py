@@ -109,7 +109,7 @@ def connect() -> None:
         "cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize", "cuStreamWriteValue32_v2",
         "cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async", "cuMemcpyHtoDAsync_v2",
         "cuMemcpyDtoHAsync_v2", "cuMemcpyPeerAsync", "cuGraphLaunch", "cuCtxGetCurrent",
-        "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing",
+        "cuCtxSetCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing",
     )  # fmt: skip
     addresses = {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names}
     core.use_driver(addresses, _fail, counters)

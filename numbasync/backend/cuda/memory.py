@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled
 
 _Attribute = cu.CUmemPool_attribute
+OUT_OF_MEMORY = int(cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
 Token: TypeAlias = np.ndarray[Any, Any]
 
 
@@ -72,8 +73,10 @@ class _Counted(weakref.ref[Token]):
         self.freed: list[Any] = []
 
 
-LARGEST_SPARE = 2**20  # bytes; for larger blocks, a driver call is cheap in comparison
-MOST_SPARE = 64 * 2**20  # bytes of all spare blocks together
+# Bytes of all spare blocks together: a part of the GPU's memory, and so much at least. A collective
+# of four GPUs that gets its results from the driver, and returns them, waits for eight calls.
+SPARE_PART = 1 / 32
+LEAST_SPARE = 64 * 2**20
 MOST_RETURNED = 32  # blocks freed by one finaliser, which may run on an event loop's thread
 
 
@@ -81,9 +84,10 @@ MOST_RETURNED = 32  # blocks freed by one finaliser, which may run on an event l
 class CudaPool:
     """A separate memory pool on one GPU. Freed memory stays with the pool.
 
-    Small blocks are not returned to the driver: their last use has completed, as seen by the
-    host, so the next allocation of the same size may have them on any stream, without a driver
-    call. When the spare blocks exceed `MOST_SPARE` bytes, the sizes kept for longest are freed.
+    Blocks are not returned to the driver: their last use has completed, as seen by the host, so the
+    next allocation of the same size may have them on any stream, without a driver call. When they
+    exceed a part of the GPU's memory, the sizes kept for longest are freed; when the driver has no
+    memory left, all of them.
 
     A block is in use if it is neither spare nor surplus, and in somebody's hands. The bytes in use
     are kept as a number that ^C may leave behind; `_recover` then counts again.
@@ -98,6 +102,7 @@ class CudaPool:
     def __init__(self, device: Gpu) -> None:
         enter(device)
         self._begin(device)
+        self._most_spare = max(LEAST_SPARE, int(SPARE_PART * device.total_memory))
         self._resource = DeviceMemoryResource(device.core, DeviceMemoryResourceOptions())
         self._pool = self._resource.handle
         # Without a threshold the driver returns all unused memory at every synchronisation.
@@ -109,7 +114,7 @@ class CudaPool:
         self._spare: dict[int, list[CudaMemory]] = {}  # by size
         self._surplus: deque[CudaMemory] = deque()  # to be freed
         self._spare_bytes = self._used = self._high = 0
-        self._most_spare = MOST_SPARE
+        self._most_spare = LEAST_SPARE
         self._counted: set[_Counted] = set()
         self._lost: deque[_Counted] = deque()  # counted, and in nobody's hands
         self._is_exact = True  # False: ^C has left the numbers and the lists behind one another
@@ -128,6 +133,10 @@ class CudaPool:
         call, answers = cu.cuMemAllocFromPoolAsync, list[Any]()
         try:
             answers.extend(map(call, (nbytes,), (self._pool,), (stream.handle,)))
+            out_of_memory = answers[0][0] and int(answers[0][0]) == OUT_OF_MEMORY
+            if out_of_memory and self._give_spare_back():
+                answers.clear()  # of no memory
+                answers.extend(map(call, (nbytes,), (self._pool,), (stream.handle,)))
             self._check(nbytes, answers[0][0])
             return self._count(nbytes, answers)
         except BaseException:
@@ -190,7 +199,7 @@ class CudaPool:
         with self._lock:
             before = self._leave_exact()
             self._used -= nbytes
-            if nbytes <= LARGEST_SPARE and not memory.lent:
+            if nbytes <= self._most_spare and not memory.lent:
                 self._spare_bytes += nbytes
                 spare = self._spare.get(nbytes)
                 if spare is None:
@@ -306,6 +315,20 @@ class CudaPool:
         self._set(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
 
     def trim(self) -> None:
+        self._return_spare()
+        (result,) = cu.cuMemPoolTrimTo(self._pool, 0)
+        if result:
+            fail(result, "cuMemPoolTrimTo")
+
+    def _give_spare_back(self) -> bool:
+        """Let the driver use the spare blocks for other sizes; whether there were any."""
+        if not self._spare_bytes:
+            return False
+        self._return_spare()
+        # The driver uses a block again when it has seen that what frees it is done.
+        return not cu.cuStreamSynchronize(self._device.idle_stream)[0]
+
+    def _return_spare(self) -> None:
         with self._lock:
             before = self._leave_exact()
             for memories in list(self._spare.values()):  # the lists stay: `reuse` may hold one
@@ -316,9 +339,6 @@ class CudaPool:
             self._spare_bytes = 0
             self._return_all()
             self._is_exact = before == self._recounts
-        (result,) = cu.cuMemPoolTrimTo(self._pool, 0)
-        if result:
-            fail(result, "cuMemPoolTrimTo")
 
     def _get(self, attribute: Any) -> int:
         result, value = cu.cuMemPoolGetAttribute(self._pool, attribute)

@@ -106,12 +106,12 @@ class NcclRank:
 
     def all_reduce(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
         count, dtype = _count(send)
-        number = _reduction(send, op)
+        number = _reduction(send.dtype, op)
         self._call(stream, "all_reduce", send.address, recv.address, count, dtype, number)
 
     def reduce_scatter(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
         count, dtype = _count(recv)
-        number = _reduction(send, op)
+        number = _reduction(send.dtype, op)
         self._call(stream, "reduce_scatter", send.address, recv.address, count, dtype, number)
 
     def all_gather(self, stream: CudaStream, send: CudaArray, recv: CudaArray) -> None:
@@ -139,11 +139,16 @@ class NcclRank:
 
 def _count(array: CudaArray) -> tuple[int, int]:
     """The number of elements, or of their parts, and NCCL's number of their dtype."""
-    dtype = array.dtype
-    parts = 2 if dtype.kind == "c" else 1
+    size, number = _unit(array.dtype)
+    return array.nbytes // size, number
+
+
+@cache
+def _unit(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The bytes of what NCCL counts of a dtype that it takes, and its number of that."""
     number = _number(dtype)
     assert number is not None  # `takes` was asked
-    return parts * array.nbytes // dtype.itemsize, number
+    return dtype.itemsize // (2 if dtype.kind == "c" else 1), number
 
 
 @cache
@@ -152,6 +157,7 @@ def _number(dtype: np.dtype[Any]) -> int | None:
     return DTYPES.get(dtype.name)  # NumPy computes the name each time
 
 
-def _reduction(array: CudaArray, op: str) -> int:
+@cache
+def _reduction(dtype: np.dtype[Any], op: str) -> int:
     """NCCL's number of a reduction of such elements."""
-    return (OF_BOOL if array.dtype.kind == "b" else REDUCTIONS)[op]
+    return (OF_BOOL if dtype.kind == "b" else REDUCTIONS)[op]

@@ -1,0 +1,124 @@
+# What a collective of several devices does beside its library's calls: see `collective/together.py`.
+
+cdef bint are_plain_submissions(list submissions) noexcept:
+    """Whether all are submissions on streams, and nobody is told of what they do."""
+    if not on or recorder is not None:
+        return False
+    for submission in submissions:
+        if not isa(submission, Submission) or not isa(get(submission, at_stream), Stream):
+            return False
+    return True
+
+
+def under_locks(devices, call):
+    cdef list locks = []  # that are taken: no Python code runs before they are in `finally`
+    cdef Lock lock
+    if not on:
+        return python["under_locks"](devices, call)
+    try:
+        for device in devices:
+            lock = get(device, at_submit_lock) if isa(device, Device) else device.submit_lock
+            lock.take()
+            locks.append(lock)
+        return call()
+    finally:
+        while locks:
+            lock = locks.pop()
+            lock.give()
+
+
+def are_free(list every, tensors, to_write):
+    cdef object stream, storage, backend
+    cdef tuple all_tensors = tuple(tensors)
+    cdef Py_ssize_t i
+    if not are_plain_submissions(every):
+        return python["are_free"](every, tensors, to_write)
+    for i in range(PyList_GET_SIZE(every)):
+        tensor, stream = all_tensors[i], get(every[i], at_stream)
+        if not isa(tensor, Tensor):
+            return python["are_free"](every, tensors, to_write)
+        storage, backend = get(tensor, at_storage), get(get(stream, at_device), at_device_backend)
+        if storage is None or not holds(tensor, at_source, None) or (
+            not holds(storage, at_fast_path_device, backend)
+        ):
+            return False
+        if is_busy_elsewhere(get(storage, at_writer), stream):
+            return False
+        if to_write and PyDict_Size(get(storage, at_readers)):
+            for reader in list((<dict>get(storage, at_readers)).values()):
+                if is_busy_elsewhere(reader, stream):
+                    return False
+    return True
+
+
+def record_all(list every, parts, results):
+    cdef object submission, storage
+    cdef tuple sent = tuple(parts), received = tuple(results)
+    cdef Py_ssize_t i
+    if not are_plain_submissions(every):
+        return python["record_all"](every, parts, results)
+    for i in range(PyList_GET_SIZE(every)):
+        submission, storage = every[i], get(sent[i], at_storage)
+        record_reader(storage, get(submission, at_stream), submission)
+        (<list>get(submission, at_keep_alive)).append(storage)
+        storage = get(received[i], at_storage)
+        put(storage, at_writer, submission)
+        if PyDict_Size(get(storage, at_readers)):
+            put(storage, at_readers, {})
+        (<list>get(submission, at_keep_alive)).append(storage)
+    for i in range(1, PyList_GET_SIZE(every)):
+        commit(get(every[i], at_stream), every[i])
+
+
+def put_first_behind(list every):
+    cdef object first, stream, other, submission
+    cdef list calls_of_all = [], events = []
+    cdef DriverStream calls, own
+    cdef Py_ssize_t i
+    cdef int result = 0
+    for submission in every if are_plain_submissions(every) else ():
+        calls = calls_of(get(get(submission, at_stream), at_backend))
+        if calls is not None:
+            calls_of_all.append(calls)
+    if PyList_GET_SIZE(calls_of_all) < PyList_GET_SIZE(every):
+        return python["put_first_behind"](every)
+    own, first = calls_of_all[0], every[0]
+    stream = get(first, at_stream)
+    try:
+        for i in range(PyList_GET_SIZE(every) - 1, 0, -1):
+            calls = calls_of_all[i]
+            events.append(calls.device.events.take())
+            result = result or record_at(calls, events[PyList_GET_SIZE(events) - 1])
+        for event in events:
+            result = result or wait_at(own, event)
+    finally:
+        for i in range(PyList_GET_SIZE(events)):
+            calls = calls_of_all[PyList_GET_SIZE(calls_of_all) - 1 - i]
+            calls.device.events.numbers.append(events[i])
+    if result != 0:
+        return python["put_first_behind"](every)  # which says what is wrong
+    for i in range(1, PyList_GET_SIZE(every)):
+        submission = every[i]
+        other = get(submission, at_stream)
+        stream.follow(other, get(submission, at_number))
+        first.depends_on(submission)
+
+
+cdef int record_at(DriverStream calls, uintptr_t event) except -1:
+    """Record an event behind what a stream holds now; the driver's result."""
+    cdef int result
+    if na_is_elsewhere(calls.ordinal):
+        enter(calls.device)
+    with nogil:
+        result = record_event(<void*>event, calls.number)
+    return result
+
+
+cdef int wait_at(DriverStream calls, uintptr_t event) except -1:
+    """Let a stream wait for an event; the driver's result."""
+    cdef int result
+    if na_is_elsewhere(calls.ordinal):
+        enter(calls.device)
+    with nogil:
+        result = wait_for_event(calls.number, <void*>event, 0)
+    return result
