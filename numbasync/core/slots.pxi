@@ -12,7 +12,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_abandoned", "_broken", "_confirmed", "_in_flight", "_lock", "_owner", "_sequence",
         "_signalled", "_suspended", "backend", "device", "has_dependencies", "nbytes", "verified",
     ),
-    "Stream": ("_follows",),
+    "Stream": ("_follows", "number"),
     "Device": ("_policy", "_pool", "backend", "busy", "is_limited", "lost", "submit_lock"),
     "StreamPoolRoundRobin": ("_turn",),
     "Storage": (
@@ -110,7 +110,7 @@ cdef enum:
     at_abandoned, at_broken, at_confirmed, at_in_flight, at_lock, at_owner, at_sequence
     at_last_signal, at_suspended, at_backend, at_device, at_has_dependencies, at_stream_nbytes
     at_verified
-    at_follows
+    at_follows, at_stream_number
     at_policy, at_pool, at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
     at_turn
     at_fast_path_device, at_identity, at_writer, at_readers, at_graphs, at_links, at_maps

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from numbasync.backend import protocols
+from numbasync.device import tracing
 from numbasync.device.callsite import CallSite
 from numbasync.errors import NumbasyncError
 from numbasync.native import known
@@ -111,6 +112,8 @@ class Submission:
         if error is not None:
             self.error = error
             self._trace = error.__traceback__
+            if (recorder := tracing.recorder) is not None:
+                recorder.failed(self)
         keep_alive, self.keep_alive = self.keep_alive, []
         self.done = True
         return keep_alive

@@ -23,7 +23,10 @@ class TracedOperation:
         enqueued: when all of it was enqueued.
         spans: when its stream came to its work, and when it had passed that, None if it had not.
             There are several where the operation paused, for a compilation, say; none of work that
-            the stream has not come to, and on streams of other libraries.
+            the stream has not come to.
+        is_measured: the spans were measured. Else they are bounds: from the submission, or from the
+            last that is known of the stream before, to when it was seen to be passed. A trace marks
+            every operation where that takes a small part of the time, or with `exact=True`.
         nbytes: bytes that it allocated, and that it held in page-locked memory for copies.
         waits_for: the work of other streams that its stream waited for, as stream and sequence.
         parent: the place of the operation that it is a part of, in the list; None: of none.
@@ -48,6 +51,7 @@ class TracedOperation:
     submitted: float
     enqueued: float
     spans: tuple[tuple[float, float | None], ...]
+    is_measured: bool
     nbytes: int
     waits_for: tuple[tuple[int, int], ...]
     parent: int | None
@@ -81,7 +85,7 @@ class TracedWait:
         task: the name of the task; empty outside of tasks.
         thread: the name of the thread.
         began: when the wait began.
-        ready: when the device had passed what was waited for; None if that is not known.
+        ready: when the device had passed what was waited for; None if that was not measured.
         ended: when the task, or the thread, went on.
 
     Examples:
