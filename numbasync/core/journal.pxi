@@ -27,7 +27,7 @@ cdef enum:
 
 cdef struct note_s:  # small: memory that was never touched costs more than all else
     PyObject* held[OF_A_NOTE]
-    int64_t began, ended, number, nbytes
+    int64_t began, ended, number, nbytes, copied
     int stream
     bint is_passed, has_more
 
@@ -141,6 +141,7 @@ cdef class Journal:
         )
         new.number = get(submission, at_number)
         new.nbytes = 0 if holds(submission, at_nbytes, zero) else get(submission, at_nbytes)
+        new.copied = 0 if holds(submission, at_copied, zero) else get(submission, at_copied)
         new.is_passed = is_passed
         return self.end(new, more)
 
@@ -208,8 +209,8 @@ cdef object row_of(note_s* note, object more):
     thread, task = <object>note.held[of_who]
     return (
         <object>note.held[of_name], <object>note.held[of_launched], <object>note.held[of_site],
-        <object>note.held[of_device], note.stream, note.number, note.nbytes, thread, task, more,
-        note.began, note.ended, note.ended if note.is_passed else 0,
+        <object>note.held[of_device], note.stream, note.number, note.nbytes, note.copied, thread, task,
+        more, note.began, note.ended, note.ended if note.is_passed else 0,
     )
 
 
@@ -270,19 +271,21 @@ cdef int tell_commit(object submission, start_s* start) except -1:
     cdef object held = recorder, stream
     cdef Journal notes = journal
     cdef int64_t now
+    cdef bint has_passed
     if held is None:
         return 0
     if start == NULL or notes is None:
         held.commit(submission)
     elif start.began:
         stream, now = get(submission, at_stream), na_ns()
-        notes.note(
-            submission, start.began, now, start.is_idle and (
-                holds(submission, at_queue, None) or is_passed(get(stream, at_backend))
-            ), None,
+        has_passed = start.is_idle and (
+            holds(submission, at_queue, None) or is_passed(get(stream, at_backend))
         )
+        notes.note(submission, start.began, now, has_passed, None)
         if start.is_marked:
             held.mark(stream)
+        elif start.is_idle and not has_passed and notes.due <= now:
+            held.mark(stream, start.began)
     return 0
 
 

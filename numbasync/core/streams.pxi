@@ -1,7 +1,7 @@
 # Submissions, and the streams that number, signal and retire them.
 
 cdef tuple fresh = (  # what a new `Submission` has from `site` on, but for `keep_alive`
-    None, None, (), zero, zero, False, None, None, False, False, False, False, None, None, None,
+    None, None, (), zero, zero, zero, False, None, None, False, False, False, False, None, None, None,
 )
 cdef int LOOK_EVERY = 64
 cdef int64_t MAX_UNSIGNALLED = 1 << 24

@@ -22,7 +22,7 @@ class Row(NamedTuple):
     """A note, read.
 
     Attributes:
-        name, launched, site, device, sequence, nbytes: what the submission says.
+        name, launched, site, device, sequence, nbytes, copied: what the submission says.
         stream: the number of its stream.
         thread, task: their names.
         more: what the writer of the note has added.
@@ -37,6 +37,7 @@ class Row(NamedTuple):
     stream: int
     sequence: int
     nbytes: int
+    copied: int
     thread: str
     task: str
     more: Any
@@ -72,7 +73,7 @@ class Journal:
         self._append(
             Row(
                 s.name, s.launched, s.site, stream.device, stream.number, s.sequence, s.nbytes,
-                *who(), more, began, ended, passed,
+                s.copied, *who(), more, began, ended, passed,
             )
         )  # fmt: skip
 
@@ -89,7 +90,7 @@ class Journal:
         name = "" if submission is None else submission.name
         self._append(
             Row(
-                name, (), None, stream.device, stream.number, sequence, 0, *who(), how, began,
+                name, (), None, stream.device, stream.number, sequence, 0, 0, *who(), how, began,
                 perf_counter_ns(), 0,
             )
         )  # fmt: skip

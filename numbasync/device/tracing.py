@@ -29,8 +29,12 @@ class Recorder(Protocol):
     journal: Journal
     waits: Journal
 
-    def mark(self, stream: Stream) -> None:
-        """Mark this point of a stream, so that the time is known when the device passes it."""
+    def mark(self, stream: Stream, idle_at: int = 0) -> None:
+        """Mark this point of a stream, so that the time is known when the device passes it.
+
+        Args:
+            idle_at: the stream had passed all at this time, and has got one operation since.
+        """
 
     def begin(self, submission: Submission) -> None:
         """The host begins to enqueue an operation on its fast path."""

@@ -20,7 +20,13 @@ from numbasync.device.journal import Row, new_journal, who
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.timeline.clock import Clock
-from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.records import (
+    TracedCompilation,
+    TracedOperation,
+    TracedSample,
+    TracedWait,
+)
+from numbasync.timeline.sampler import LAG, Sampler
 
 READ_PATIENCE_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
 COMPARE_EVERY = 256  # marks, after which the clocks are compared anew if that is due
@@ -92,6 +98,7 @@ class TraceRecorder:
         self.start_ns = perf_counter_ns()
         self.end_ns: int | None = None
         self._is_exact = is_exact
+        self.sampler = Sampler(most)
         self._open: dict[Submission, Note] = {}
         self._marks: deque[Mark] = deque(maxlen=2 * most + 2)
         self._unread: deque[Mark] = deque()
@@ -109,7 +116,9 @@ class TraceRecorder:
     def now(self) -> int:
         return perf_counter_ns()
 
-    def mark(self, stream: Stream) -> None:
+    def mark(self, stream: Stream, idle_at: int = 0) -> None:
+        if idle_at:
+            self._marks.append(Mark(stream.number, self.journal.count - 1, idle_at, idle_at))
         self._mark(stream)
 
     def begin(self, submission: Submission) -> None:
@@ -145,6 +154,8 @@ class TraceRecorder:
         is_more = note.spans or note.waits_for or note.parent is not None
         self.journal.add(submission, note.began, now, passed or 0, note if is_more else None)
         self._end_span(note, stream)
+        if note.is_idle and passed is None and self.journal.due <= now:
+            self.mark(stream, note.began)
 
     def follow(self, stream: Stream, other: Stream) -> None:
         for submission, note in list(self._open.items()):
@@ -268,6 +279,7 @@ class TraceRecorder:
     def close(self) -> None:
         """Note the end of the trace, and mark what is in flight then."""
         self.end_ns = perf_counter_ns()
+        self.sampler.stop()
         self._open.clear()
         rows = self._rows()
         self._look(rows)
@@ -338,6 +350,19 @@ class TraceRecorder:
         found_waits = [self._wait(found, row) for row in waits if row.more is not None]
         return operations, found_waits, list(self._compilations)
 
+    @property
+    def samples(self) -> list[TracedSample]:
+        """Memory in use, and how late loops were."""
+        return [
+            TracedSample(
+                what=what,  # type: ignore[arg-type]  # one of the two
+                where=where,
+                at=self._seconds(at),
+                value=value / 1e9 if what == LAG else value,
+            )
+            for at, what, where, value in list(self.sampler.samples)
+        ]
+
     def _operation(self, row: Row, times: Times, i: int, places: dict[int, int]) -> TracedOperation:
         spans, is_measured = times.found[i]
         note: Note | None = row.more
@@ -358,6 +383,7 @@ class TraceRecorder:
             ),
             is_measured=is_measured,
             nbytes=row.nbytes,
+            copied=row.copied,
             waits_for=() if note is None else note.waits_for,
             parent=None if parent is None else places.get(id(parent)),
             error=self._errors.get((row.stream, row.sequence), ""),

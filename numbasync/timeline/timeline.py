@@ -17,7 +17,7 @@ from numbasync.errors import CallerError, StateError
 from numbasync.timeline import trace_events
 from numbasync.timeline.page import page
 from numbasync.timeline.recorder import TraceRecorder
-from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedSample, TracedWait
 from numbasync.timeline.summary import TraceSummary, counted, summarize
 from numbasync.timeline.tracks import tracks
 
@@ -59,6 +59,7 @@ class Timeline:
                 )
             self._recorder = TraceRecorder(self._most, self._is_exact)
             tracing.record_by(self._recorder)
+            self._recorder.sampler.start()
         return self
 
     def __exit__(
@@ -99,6 +100,11 @@ class Timeline:
     def compilations(self) -> list[TracedCompilation]:
         """The kernels that were compiled, in the order in which that ended."""
         return self._records()[2]
+
+    @property
+    def samples(self) -> list[TracedSample]:
+        """The memory in use, and how late event loops were, as far as they were looked at."""
+        return [] if self._recorder is None else self._recorder.samples
 
     @property
     def seconds(self) -> float:
@@ -166,7 +172,7 @@ class Timeline:
             about["problems"] = self.problems
         text = json.dumps(
             {
-                "traceEvents": trace_events.events(found, operations),
+                "traceEvents": trace_events.events(found, operations, self.samples),
                 "displayTimeUnit": "ms",
                 "otherData": about,
             },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,13 +57,15 @@ def tracks(
     places = {(op.stream, op.sequence): i for i, op in enumerate(operations) if op.sequence}
     for i, op in enumerate(operations):
         details = {
-            "kernels": ", ".join(op.kernels), "line": op.line, "bytes": op.nbytes,
-            "error": op.error, "stream": op.stream,
+            "kernels": _counted(op.kernels), "line": op.line, "bytes": op.nbytes,
+            "bytes copied": op.copied, "error": op.error, "stream": op.stream,
         }  # fmt: skip
         shown = {name: value for name, value in details.items() if value}
         host[_line(op.task, op.thread)].append(
             Slice("enqueue", op.name, op.submitted, op.enqueued, i, 0, shown)
         )
+        if op.copied and op.is_measured and op.seconds:
+            shown["GB/s"] = round(op.copied / op.seconds / 1e9, 3)
         stream = devices[op.device, op.stream]
         for part, (began, ended) in enumerate(op.spans):
             own = shown if ended is not None else {**shown, "unfinished": True}
@@ -91,6 +93,11 @@ def tracks(
     for device, number in sorted(devices):
         found += _lanes(device, f"stream {number}", devices[device, number])
     return found
+
+
+def _counted(names: tuple[str, ...]) -> str:
+    """Names, each once: `saxpy x 100, add`."""
+    return ", ".join(name if n == 1 else f"{name} x {n}" for name, n in Counter(names).items())
 
 
 def _is_one(first: Slice, second: Slice) -> bool:

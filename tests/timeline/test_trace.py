@@ -20,6 +20,8 @@ import numbasync as na
 from numbasync import native, testing
 from numbasync.device import tracing
 from numbasync.errors import CallerError, DeviceLostError, KernelError, StateError
+from numbasync.ops.run import awaited
+from numbasync.timeline import sampler
 from numbasync.timeline.clock import Clock
 from numbasync.timeline.tracks import tracks
 from tests.common import add_one
@@ -160,6 +162,82 @@ def test_errors_graphs_and_parts(device: na.Device, core: bool) -> None:
             bad.sync()
     assert t.operations[0].kernels == ("add_one",) and t.operations[0].seconds >= 0
     assert all(op.sequence == 0 for op in t.operations[1:])
+
+
+def test_copies_say_how_many_bytes_and_how_fast(device: na.Device, core: bool) -> None:
+    a = np.ones((64, 64), np.float32)
+    x, y = na.zeros(a.shape).sync(), na.zeros(a.shape).sync()
+    pinned = na.pinned(a.shape, np.float32)
+    pinned[...] = 1
+    with na.trace(exact=True) as t:
+        na.from_host(a).sync()
+        y.to_host().sync()
+        na.memcpy(x, y).sync()
+        na.memcpy(x, a).sync()
+        na.memcpy(pinned, x).sync()
+        na.memcpy(x, pinned).sync()
+        add_one(na.from_host(a[0])).sync()
+    assert [op.copied for op in t.operations] == [*6 * [a.nbytes], a[0].nbytes]
+    details = [
+        s.details
+        for track in tracks(t.operations, [], [], t.seconds)
+        for s in track.slices
+        if s.what == "work"
+    ]
+    assert all(op.is_measured for op in t.operations)
+    assert sorted((d["bytes copied"], d["GB/s"]) for d in details) == sorted(
+        (op.copied, round(op.copied / op.seconds / 1e9, 3)) for op in t.operations
+    )
+
+
+def test_large_uploads_count_each_byte_once(device: na.Device) -> None:
+    a = np.ones(5_000_000, np.float32)
+    with na.trace() as t:
+        x = na.from_host(a).sync()
+        x.to_host().sync()
+    assert [op.copied for op in t.operations] == [a.nbytes, a.nbytes]
+
+
+def test_copies_between_devices_say_how_many_bytes() -> None:
+    first, second = na.devices("cpu")
+    with na.use_device(first):
+        x = na.zeros(1000).sync()
+    with na.trace() as t:
+        na.to_device(x, second).sync()
+    assert [(op.device, op.copied) for op in t.operations] == [(second.label, 4000)]
+
+
+def test_a_graph_launch_lists_its_kernels(device: na.Device, core: bool) -> None:
+    stream, z = device.new_stream(), na.zeros(4).sync()
+    graph = na.zip(*(add_one(z) for _ in range(3)), add_one(z)).graph_on(stream)
+    with na.trace() as t:
+        graph.launch().sync_on(stream)
+        na.run(awaited(graph.launch()))
+    assert [op.kernels for op in t.operations] == [("add_one",) * 4] * 2
+    slices = [s for track in tracks(t.operations, [], [], 1.0) for s in track.slices]
+    assert {s.details["kernels"] for s in slices} == {"add_one x 4"}
+
+
+def test_memory_and_the_loop_are_looked_at(device: na.Device, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sampler, "EVERY_S", 1e-4)
+
+    async def main() -> tuple[na.Timeline, int]:
+        small = await na.zeros(8)
+        before = device.memory_stats().used_current
+        with na.trace() as t:
+            kept = await na.zeros(1000)
+            while not any(s.what == "loop lag" for s in t.samples):
+                await asyncio.sleep(0)
+        assert kept.nbytes == 4000 and small.nbytes == 32
+        return t, before
+
+    t, before = na.run(main())
+    used = [s.value for s in t.samples if s.what == "memory in use" and s.where == device.label]
+    assert used[0] == before and used[-1] == before + 4096
+    lags = [s for s in t.samples if s.what == "loop lag"]
+    assert {s.where for s in lags} == {threading.current_thread().name}
+    assert all(s.value > 0 and 0 <= s.at <= t.seconds for s in lags)
+    assert all(thread.name != "numbasync trace" for thread in threading.enumerate())
 
 
 def test_threads_and_an_end_in_the_middle(device: na.Device) -> None:
