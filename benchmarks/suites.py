@@ -28,6 +28,7 @@ from benchmarks import (
     ready_calls,
     ready_kernels,
     report,
+    traced,
 )
 from numbasync.device.device import Device
 
@@ -46,6 +47,7 @@ SUITES: dict[str, Sequence[Part]] = {
     "launch": (launch.tables,),
     "await": (awaiting.tables, kernel_waits.tables),
     "flight": (flight.tables,),
+    "trace": (traced.tables,),
     "interop": (interop.tables,),
     "alloc": (alloc.tables,),
     "copy": (copying.tables,),

@@ -132,6 +132,7 @@ if TYPE_CHECKING:
     from numbasync.random import random_states as random_states
     from numbasync.timeline.records import TracedCompilation as TracedCompilation
     from numbasync.timeline.records import TracedOperation as TracedOperation
+    from numbasync.timeline.records import TracedSample as TracedSample
     from numbasync.timeline.records import TracedWait as TracedWait
     from numbasync.timeline.summary import StreamUse as StreamUse
     from numbasync.timeline.summary import TraceSummary as TraceSummary
@@ -153,7 +154,8 @@ _LATER = {
     "TuningResult": "numbasync.tuning.measurements",
     **dict.fromkeys(("Timeline", "trace"), "numbasync.timeline.timeline"),
     **dict.fromkeys(
-        ("TracedCompilation", "TracedOperation", "TracedWait"), "numbasync.timeline.records"
+        ("TracedCompilation", "TracedOperation", "TracedSample", "TracedWait"),
+        "numbasync.timeline.records",
     ),
     **dict.fromkeys(("StreamUse", "TraceSummary"), "numbasync.timeline.summary"),
     "random_states": "numbasync.random",

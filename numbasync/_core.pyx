@@ -29,6 +29,7 @@ kind has its fault under `held:` in `tests/native/faults.txt`.
 This is one module, in parts; each part uses those that are included before it.
 """
 from asyncio import _get_running_loop as get_running_loop, current_task
+import _asyncio as asyncio_core  # after asyncio, which would import it a second time
 from collections import deque
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
 from types import FunctionType
@@ -39,15 +40,15 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.contextvars cimport get_value
 from cpython.dict cimport PyDict_SetItem, PyDict_Size
 from cpython.list cimport PyList_Append, PyList_GET_SIZE
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cython cimport no_gc
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t,
 )
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 from numpy import float32
 
 include "core/declarations.pxi"
@@ -56,6 +57,7 @@ include "core/locks.pxi"
 include "core/call_sites.pxi"
 include "core/driver.pxi"
 include "core/launch_records.pxi"
+include "core/journal.pxi"
 include "core/streams.pxi"
 include "core/readers.pxi"
 include "core/lent.pxi"

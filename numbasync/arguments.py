@@ -35,6 +35,9 @@ class _Short(reprlib.Repr):
     def repr_str(self, x: str, level: int) -> str:
         return repr(x[:200])
 
+    def repr_function(self, x: Any, level: int) -> str:
+        return str(x.__name__)  # the address says nothing to whoever wrote it
+
     def repr_instance(self, x: Any, level: int) -> str:
         try:
             return repr(x)

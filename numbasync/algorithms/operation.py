@@ -19,7 +19,7 @@ from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import as_child, common_stream, is_op, suppress_unused_warnings
 from numbasync.ops.run import describe
-from numbasync.tensors.copies import download
+from numbasync.tensors.copy_ops import Item
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
@@ -120,16 +120,12 @@ class _Passed:
         return None
 
 
-class Number(DeviceOp[Any]):
+class Number(Item):
     """The only element of a tensor, awaited within an operation, which goes on with it."""
 
     def __init__(self, tensor: Tensor, name: str) -> None:
-        self._tensor = tensor
+        super().__init__(tensor)
         self._name = name
-
-    @property
-    def home(self) -> Home:
-        return self._tensor.device
 
     def steps(self, ctx: Context) -> Steps[Any]:
         if ctx.records:
@@ -137,9 +133,9 @@ class Number(DeviceOp[Any]):
                 f"{self._name} awaits a number, on which the shape of its result depends: no graph "
                 "can have it.\nAwait it before, and give the graph its result."
             )
-        array = yield from download(ctx, self._tensor)
+        later = yield from super().steps(ctx)
         yield _Passed(Event(ctx.device, timing=False).record(ctx.stream))
-        return array.item()
+        return later.make()
 
     def _describe(self) -> str:
         return f"{self._name} awaits a number"

@@ -8,6 +8,7 @@ associative and commutative, up to rounding.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -64,18 +65,19 @@ def _most(a: Any, b: Any) -> Any:
     return (b[0] if b[0] > a[0] or b[0] != b[0] else a[0],)
 
 
-@cuda.jit(device=True)
-def _first_least(a: Any, b: Any) -> Any:
-    is_equal = a[0] == b[0] or (a[0] != a[0] and b[0] != b[0])
-    is_ahead = b[0] < a[0] or (b[0] != b[0] and a[0] == a[0])
-    return b if is_ahead or (is_equal and b[1] < a[1]) else a
+def _first_by(is_ahead: Any) -> Any:
+    """Of two numbers with their indices, the one that is ahead, NaN before all; else the first."""
+
+    @cuda.jit(device=True)
+    def first(a: Any, b: Any) -> Any:
+        is_equal = a[0] == b[0] or (a[0] != a[0] and b[0] != b[0])
+        wins = is_ahead(b[0], a[0]) or (b[0] != b[0] and a[0] == a[0])
+        return b if wins or (is_equal and b[1] < a[1]) else a
+
+    return first
 
 
-@cuda.jit(device=True)
-def _first_most(a: Any, b: Any) -> Any:
-    is_equal = a[0] == b[0] or (a[0] != a[0] and b[0] != b[0])
-    is_ahead = b[0] > a[0] or (b[0] != b[0] and a[0] == a[0])
-    return b if is_ahead or (is_equal and b[1] < a[1]) else a
+_first_least, _first_most = _first_by(operator.lt), _first_by(operator.gt)
 
 
 @cuda.jit(device=True)

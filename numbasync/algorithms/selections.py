@@ -153,12 +153,12 @@ def _blocks(n: int) -> int:
     return -(-n // THREADS)
 
 
-def _kept(x: Tensor, mask: Tensor) -> DeviceOp[Tensor]:
-    """The elements of one axis where `mask` is true, of which there is at least one place."""
+def _kept(name: str, x: Tensor, mask: Tensor) -> DeviceOp[Tensor]:
+    """The elements of one axis, not empty, where `mask` is true; `name` is the function's."""
     counted = scan_rows(named("sum", BOOL), mask.reshape((1, -1, 1))).reshape(-1)
 
     def write(ends: Tensor) -> DeviceOp[Tensor]:
-        return Number(ends[-1:], "select").then(lambda count: pack(ends, count))
+        return Number(ends[-1:], name).then(lambda count: pack(ends, count))
 
     def pack(ends: Tensor, count: int) -> DeviceOp[Tensor]:
         if not count:
@@ -179,7 +179,7 @@ def _plan_select(
         raise DTypeError(f"select by a mask of {mask_dtype}: write one of bool, as x > 0 gives it.")
     if not math.prod(shape):
         return lambda *_: empty(0, dtype)
-    return lambda x, mask: zip(_flat(x), _flat(mask)).then(lambda pair: _kept(*pair))
+    return lambda x, mask: zip(_flat(x), _flat(mask)).then(lambda pair: _kept("select", *pair))
 
 
 def _plan_unique(shape: Shape, dtype: np.dtype[Any]) -> Any:
@@ -193,7 +193,7 @@ def _plan_unique(shape: Shape, dtype: np.dtype[Any]) -> Any:
         marked: DeviceOp[Tensor] = empty(x.shape, BOOL).then(
             lambda z: kernel[_blocks(len(x)), THREADS](z, bits).map(lambda _: z)
         )
-        return marked.then(lambda mask: _kept(x, mask))
+        return marked.then(lambda mask: _kept("unique", x, mask))
 
     return lambda x: sort(x, None).then(mark)
 

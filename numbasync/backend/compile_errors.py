@@ -22,6 +22,7 @@ _PLACE = re.compile(r'(?:File "([^"]+)", line (\d+))|(?: at (\S+) \((\d+)\))')
 _HOST_FUNCTION = re.compile(r"Untyped global name '.*': .*<class 'function'>")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # in Numba's messages, where colorama is installed
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_ONE_INDEX = re.compile(r"\b(([A-Za-z_]\w*)\[[^\[\],:]+\])(?!\[)")  # `x[i]`, not `x[i, j]`
 
 
 def compile_error(
@@ -60,10 +61,28 @@ def compile_error(
     if line is None:
         return KernelCompileError(f"{summary}: {text}")
     file = function.__code__.co_filename
-    where = f"{os.path.basename(file)}, line {line}: {linecache.getline(file, line).strip()}"
+    source = linecache.getline(file, line).strip()
+    where = f"{os.path.basename(file)}, line {line}: {source}"
     used = [f"{n}: {types_by_name[n]}" for n in parameters_of(function, line) if n in types_by_name]
     of = f"\n  which uses {', '.join(used)}" if used else ""
-    return KernelCompileError(f"{summary}\n  {where.rstrip(': ')}{of}\n{text}")
+    axes = {n: getattr(kind, "ndim", 0) for n, kind in zip(names, kinds, strict=False)}
+    return KernelCompileError(
+        f"{summary}\n  {where.rstrip(': ')}{of}\n{_about_rows(source, axes)}{text}"
+    )
+
+
+def _about_rows(source: str, axes: dict[str, int]) -> str:
+    """What to write instead of the first `x[i]` of a line whose `x` has several axes, if any.
+    Numba's own text is of the functions that it looks for then.
+    """
+    for taken, name in _ONE_INDEX.findall(source):
+        if axes.get(name, 0) > 1:
+            part = "row" if axes[name] == 2 else "part"
+            return (
+                f"{taken} is a {part} of {name}, which has {axes[name]} axes.\nIndex all axes, or "
+                f"pass {name}.reshape(-1), for elements.\n"
+            )
+    return ""
 
 
 # --- the line ---

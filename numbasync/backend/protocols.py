@@ -155,6 +155,12 @@ class Stream(Protocol):
         """`query`, repeated for some microseconds; False where a short wait does not help."""
         ...
 
+    def passed_ns(self) -> int | None:
+        """The time of `perf_counter_ns`, if all work is known to be done; None: only an event can
+        tell. Makes no driver call.
+        """
+        ...
+
     def synchronize(self) -> None:
         """Block until all work that is enqueued now is done."""
         ...
@@ -209,6 +215,11 @@ class Device(Protocol):
     @property
     def locks_pages(self) -> bool:
         """Whether `host_buffer` is memory that other devices copy from and to without blocking."""
+        ...
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether times of events are numbers of steps, drawn by a seed, and not of a clock."""
         ...
 
     @property

@@ -84,7 +84,7 @@ def record_all(list every, parts, results):
             put(storage, at_readers, {})
         (<list>get(submission, at_keep_alive)).append(storage)
     for i in range(1, PyList_GET_SIZE(every)):
-        commit(get(every[i], at_stream), every[i])
+        commit(get(every[i], at_stream), every[i], NULL)
 
 
 def put_first_behind(list every):

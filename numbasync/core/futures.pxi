@@ -40,21 +40,21 @@ def DeviceFuture___await__(self):
 cdef bint may_start(object future, object op, object stream) except -1:
     """Whether a future's operation may be enqueued on its fast path now."""
     return (isa(op, Launch) or is_simple(op)) and isa(stream, Stream) and is_idle() and (
-        recorder is None and get_running_loop() is not None and is_free(stream) and op.has_fast_path
+        get_running_loop() is not None and is_free(stream) and op.has_fast_path
         and holds(get(stream, at_device), at_pool, future._pool)
     )
 
 
 def await_future(self):
     """`DeviceFuture.__await__` of a future that has not been started."""
+    cdef int64_t began
     cdef object op = self._op, stream = self.stream, submission = None, number
     if not may_start(self, op, stream) or not start_now(self):
         return (yield from python["DeviceFuture.__await__"](self))
     try:
         self._site = site_of_caller(0)
-        submission = enqueued(op, stream)
+        submission = enqueued(op, stream, self._site)
         if submission is not None:
-            put(submission, at_site, self._site)
             self._op, self._value, self._submission = None, value_of(op), submission
             note_submitted(self)
         else:
@@ -72,6 +72,7 @@ def await_future(self):
     if submission is None:
         return (yield from python["DeviceFuture.__await__"](self))
     number = get(submission, at_number)
+    began = began_to_wait(submission)
     try:
         if holds(submission, at_done, True) or (
             has_passed_soon(stream, number, submission)
@@ -84,6 +85,9 @@ def await_future(self):
         self._seen = True
         self.detach()
         raise
+    finally:
+        if began:
+            tell_wait("await", stream, number, submission, began)
     if holds(submission, at_error, None):
         if not is_verified(stream, number):
             python["Progress.verify"](stream, number)

@@ -125,6 +125,7 @@ def PreparedLaunch___call__(self, /, *unnamed, **changes):
 cdef object enqueued_again(object run, object stream, tuple values):
     """`enqueued` of an operation of a prepared launch, which is not built; None: it has to be."""
     cdef object plan = get(run, at_prepared_plan), launcher = get(run, at_prepared_launcher), form
+    cdef start_s start
     if values is None or plan is None or not is_idle() or not isa(stream, Stream) or (
         not is_free(stream)
         or not holds(get(stream, at_device), at_device_backend, <object>PyTuple_GET_ITEM(plan, 0))
@@ -134,19 +135,21 @@ cdef object enqueued_again(object run, object stream, tuple values):
     plan, form = <object>PyTuple_GET_ITEM(plan, 1), get(get(run, at_prepared_form), at_core)
     if form is None or not holds(plan, at_is_without_blocks, False):
         return None
+    start.began = 0
+    start.is_marked = False
+    if recorder is not None:
+        tell_begin(stream, &start)
     submission = new_submission(stream, get(launcher, at_label), get(launcher, at_names))
     try:
         if not (<FastCall>form).enqueued(
             plan, values, get(run, at_prepared_tensors), submission
         ):
-            if recorder is not None:
-                tell_drop(submission)
             return None
-        commit(stream, submission)
+        put(submission, at_site, site_of_caller(0))
+        commit(stream, submission, &start)
     except BaseException as error:
         python["note_failed_enqueue"](error, submission, stream)
         raise
-    put(submission, at_site, site_of_caller(0))
     return submission
 
 

@@ -54,12 +54,12 @@ cdef inline object value_of(object op):
     return result_of(op) if is_simple(op) else op.result()
 
 
-def try_enqueue(op, stream, signal, pool=None):
+def try_enqueue(op, stream, signal, pool=None, site=None):
     if on and not signal and isa(stream, Stream) and (
         pool is None or holds(get(stream, at_device), at_pool, pool)
     ):
-        return enqueued(op, stream) if op.has_fast_path else None
-    return python["try_enqueue"](op, stream, signal, pool)
+        return enqueued(op, stream, site) if op.has_fast_path else None
+    return python["try_enqueue"](op, stream, signal, pool, site)
 
 
 cdef inline bint is_free(object stream) except -1:
@@ -116,13 +116,20 @@ cdef object enqueue_other(object op, object submission):
     return op.try_enqueue(submission, None)
 
 
-cdef object enqueued(object op, object stream):
-    """`try_enqueue` of an operation with a fast path, without a signal."""
+cdef object enqueued(object op, object stream, object site):
+    """`try_enqueue` of an operation with a fast path, without a signal. `site`: None, the line of
+    the program that runs now.
+    """
     cdef object submission, name
     cdef bint is_launch = isa(op, Launch), is_change = is_of_launch(op)
     cdef int status = 2
+    cdef start_s start
     if not is_free(stream):
         return None
+    start.began = 0
+    start.is_marked = False
+    if recorder is not None:
+        tell_begin(stream, &start)
     if is_launch:
         name = get(get(op, at_launcher), at_label)
     elif is_change:
@@ -138,10 +145,9 @@ cdef object enqueued(object op, object stream):
         if status == 2:
             status = bool(enqueue_other(op, submission))
         if not status:
-            if recorder is not None:
-                tell_drop(submission)
             return None
-        commit(stream, submission)
+        put(submission, at_site, site_of_caller(0) if site is None else site)
+        commit(stream, submission, &start)
     except BaseException as error:
         python["note_failed_enqueue"](error, submission, stream)
         raise
@@ -173,32 +179,31 @@ cdef bint may_begin(object op, object stream) except -1:
     return own is None or own is stream
 
 
-cdef object begun(object op, object stream):
+cdef object begun(object op, object stream, object site):
     """The submission of an operation that may begin, consumed; None, if it has no fast path."""
     if isa(op, Launch) and holds(op, at_unused, True):
         put(op, at_unused, False)
-        return enqueued(op, stream) if holds(op, at_has_fast_path, True) else None
+        return enqueued(op, stream, site) if holds(op, at_has_fast_path, True) else None
     if is_simple(op) and holds(op, at_is_unused, True):
         put(op, at_is_unused, False)
         if isa(op, FromHost) and not holds(op, at_is_fast, True):
             return None
-        return enqueued(op, stream)
+        return enqueued(op, stream, site)
     if isa(op, Map) and holds(op, at_change_is_unused, True):
         put(op, at_change_is_unused, False)
-        return enqueued(op, stream) if holds(op, at_change_is_fast, True) else None
+        return enqueued(op, stream, site) if holds(op, at_change_is_fast, True) else None
     op.consume()
-    return enqueued(op, stream) if op.has_fast_path else None
+    return enqueued(op, stream, site) if op.has_fast_path else None
 
 
 def Runs_async_on(self, stream=None):
     cdef object submission, value
     if not may_begin(self, stream):
         return python["Runs.async_on"](self, stream)
-    submission = begun(self, stream)
+    submission = begun(self, stream, None)
     if submission is None:
         value = python["enqueued_by_steps"](self, stream, None, site_of_caller(0))[1]
     else:
-        put(submission, at_site, site_of_caller(0))
         put(submission, at_detached, True)
         value = value_of(self)
     if not isa(self, Launch) and not is_simple(self):
@@ -210,10 +215,9 @@ def Runs_sync_on(self, stream):
     cdef object submission
     if not may_begin(self, stream):
         return python["Runs.sync_on"](self, stream)
-    submission = begun(self, stream)
+    submission = begun(self, stream, None)
     if submission is None:
         return python["synchronised_by_steps"](self, stream, site_of_caller(0))
-    put(submission, at_site, site_of_caller(0))
     wait_for_submission(submission, stream)
     return value_of(self)
 
@@ -324,7 +328,8 @@ def Runs___await__(self):
 
 def await_fast(op):
     """`run.awaiting` of an operation with a fast path."""
-    if recorder is not None or not is_idle() or get_running_loop() is None or not is_unused(op):
+    cdef int64_t began
+    if not is_idle() or get_running_loop() is None or not is_unused(op):
         return (yield from python["awaiting"](op))
     stream = known_stream_for(op)
     if stream is None:
@@ -333,16 +338,20 @@ def await_fast(op):
         stream = stream_for(op)
     if not isa(stream, Stream):
         return (yield from python["awaiting"](op))
-    submission = begun(op, stream)
+    submission = begun(op, stream, None)
     if submission is None:
         return (yield from python["awaiting_steps"](op, stream))
-    put(submission, at_site, site_of_caller(0))
     number = get(submission, at_number)
-    if holds(submission, at_done, True) or has_passed_soon(stream, number, submission):
-        if is_turn_due():
-            yield
-    else:
-        yield from stream.wait_longer(number, submission)
+    began = began_to_wait(submission)
+    try:
+        if holds(submission, at_done, True) or has_passed_soon(stream, number, submission):
+            if is_turn_due():
+                yield
+        else:
+            yield from stream.wait_longer(number, submission)
+    finally:
+        if began:
+            tell_wait("await", stream, number, submission, began)
     if not holds(submission, at_error, None):
         submission.raise_error()
     if not is_verified(stream, number):
@@ -363,10 +372,9 @@ def _start(op, site):
         stream = stream_for(op)
     if not isa(stream, Stream):
         return python["_wanted"](python["claimed"](op), stream, site)
-    submission = begun(op, stream)
+    submission = begun(op, stream, site)
     if submission is None:
         return python["_wanted"](op, stream, site)
-    put(submission, at_site, site)
     return submission
 
 

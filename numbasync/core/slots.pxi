@@ -4,15 +4,15 @@ cdef bint on = False  # else every function calls its Python function
 cdef dict python = {}  # the Python functions, by qualified name
 cdef dict wanted = {  # slots, by class; in the order of the places below
     "Submission": (
-        "stream", "name", "site", "keep_alive", "launched", "sequence", "nbytes", "done", "error",
-        "queue", "is_empty", "is_trivial", "signalled", "detached", "dependencies", "after",
+        "stream", "name", "site", "keep_alive", "launched", "sequence", "nbytes", "copied", "done",
+        "error", "queue", "is_empty", "is_trivial", "signalled", "detached", "dependencies", "after",
         "_trace",
     ),
     "Progress": (
         "_abandoned", "_broken", "_confirmed", "_in_flight", "_lock", "_owner", "_sequence",
         "_signalled", "_suspended", "backend", "device", "has_dependencies", "nbytes", "verified",
     ),
-    "Stream": ("_follows",),
+    "Stream": ("_follows", "number"),
     "Device": ("_policy", "_pool", "backend", "busy", "is_limited", "lost", "submit_lock"),
     "StreamPoolRoundRobin": ("_turn",),
     "Storage": (
@@ -105,13 +105,13 @@ cdef enum:
     Context, Tensor, MappedTensor, Later, BorrowedOwner, CallersLaunch
     CLASSES
 cdef enum:
-    at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
-    at_error, at_queue, at_is_empty, at_is_trivial, at_signalled, at_detached, at_dependencies
+    at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_copied
+    at_done, at_error, at_queue, at_is_empty, at_is_trivial, at_signalled, at_detached, at_dependencies
     at_after, at_trace
     at_abandoned, at_broken, at_confirmed, at_in_flight, at_lock, at_owner, at_sequence
     at_last_signal, at_suspended, at_backend, at_device, at_has_dependencies, at_stream_nbytes
     at_verified
-    at_follows
+    at_follows, at_stream_number
     at_policy, at_pool, at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
     at_turn
     at_fast_path_device, at_identity, at_writer, at_readers, at_graphs, at_links, at_maps

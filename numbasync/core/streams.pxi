@@ -1,7 +1,7 @@
 # Submissions, and the streams that number, signal and retire them.
 
 cdef tuple fresh = (  # what a new `Submission` has from `site` on, but for `keep_alive`
-    None, None, (), zero, zero, False, None, None, False, False, False, False, None, None, None,
+    None, None, (), zero, zero, zero, False, None, None, False, False, False, False, None, None, None,
 )
 cdef int LOOK_EVERY = 64
 cdef int64_t MAX_UNSIGNALLED = 1 << 24
@@ -14,40 +14,6 @@ def know_faults(tuple classes):
     lost = classes
 
 
-cdef object recorder = None  # of the open trace
-
-
-def know_recorder(new):
-    """Note what hears of operations; None: nobody does."""
-    global recorder
-    recorder = new
-
-
-cdef int tell_begin(object submission) except -1:
-    cdef object held = recorder  # which may be taken away while it is told
-    held.begin(submission)
-    return 0
-
-
-cdef int tell_reach(object submission) except -1:
-    cdef object held = recorder
-    held.reach(submission)
-    return 0
-
-
-cdef int tell_drop(object submission) except -1:
-    cdef object held = recorder
-    if held is not None:
-        held.drop(submission)
-    return 0
-
-
-cdef int tell_commit(object submission) except -1:
-    cdef object held = recorder
-    held.commit(submission)
-    return 0
-
-
 cdef object new_submission(object stream, object name, object launched):
     """A `Submission`, as its constructor makes it."""
     cdef object s = PyType_GenericAlloc(classes[Submission], 0)
@@ -58,15 +24,13 @@ cdef object new_submission(object stream, object name, object launched):
         put(s, i, fresh[i - at_site])
     put(s, at_keep_alive, [])
     put(s, at_launched, launched)
-    if recorder is not None:
-        tell_begin(s)
     return s
 
 
 def Progress_commit(stream, submission, signal=True):
     if not on or signal or not isa(stream, Stream) or not isa(submission, Submission):
         return python["Progress.commit"](stream, submission, signal)
-    commit(stream, submission)
+    commit(stream, submission, NULL)
 
 
 cdef object append_right = deque.append, pop_left = deque.popleft  # of submissions in flight
@@ -77,15 +41,15 @@ cdef inline int64_t number_of(object submission) except -1:
     return get(submission, at_number) if isa(submission, Submission) else submission.sequence
 
 
-cdef int commit(object stream, object submission) except -1:
-    """`Progress.commit`, without a signal."""
+cdef int commit(object stream, object submission, start_s* start) except -1:
+    """`Progress.commit`, without a signal; `start` as of `tell_begin`, where that was called."""
     cdef object in_flight
     cdef Py_ssize_t count
     cdef int64_t number
     if holds(submission, at_is_empty, True) and not PyList_GET_SIZE(get(submission, at_keep_alive)):
         put(submission, at_done, True)  # nothing was enqueued, and so nothing can fail
         if recorder is not None:
-            tell_commit(submission)
+            tell_commit(submission, start)
         return 0
     if holds(submission, at_is_empty, True) or not (<Lock>get(stream, at_lock)).is_free():
         python["Progress.commit"](stream, submission, False)
@@ -104,11 +68,13 @@ cdef int commit(object stream, object submission) except -1:
     if not holds(submission, at_nbytes, zero):
         put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) + get(submission, at_nbytes))
     if recorder is not None:
-        tell_commit(submission)
+        tell_commit(submission, start)
     if count % LOOK_EVERY == 0 or number - <int64_t>get(stream, at_last_signal) >= MAX_UNSIGNALLED:
         try:
             ensure_signalled(stream, number)
-            advance(stream)
+            number = advance(stream)
+            if recorder is not None:
+                tell_wait(None, stream, number, None, 1)
         except lost:  # the awaiter polls again, and raises the error
             pass
     return 0
@@ -268,8 +234,8 @@ cdef int note_passed(object stream, object number) except -1:
 def Stream_wait_until_idle(stream):
     cdef object queue  # which keeps the driver's stream, while this thread waits for it
     cdef DriverStream calls = None
-    if on and recorder is None and isa(stream, Stream) \
-            and is_open(stream) and holds(stream, at_follows, None):
+    cdef int64_t began = 0 if recorder is None else na_ns()
+    if on and isa(stream, Stream) and is_open(stream) and holds(stream, at_follows, None):
         queue = get(stream, at_backend)
         calls = calls_of(queue)
     if calls is not None:
@@ -279,6 +245,7 @@ def Stream_wait_until_idle(stream):
         except BaseException:
             check_after_failure(stream)
             raise
+        tell_wait("block", stream, number, None, began)
         note_passed(stream, number)
         return
     python["Stream.wait_until_idle"](stream)

@@ -14,6 +14,11 @@ cdef int retain(object submission, object a, object b, object nbytes) except -1:
     return 0
 
 
+cdef inline int note_copied(object submission, object nbytes) except -1:
+    put(submission, at_copied, get(submission, at_copied) + nbytes)
+    return 0
+
+
 def CudaStream_launch(self, work, args, queue):
     cdef DriverStream calls = calls_of(self) if on else None
     cdef LaunchRecord record = None if calls is None else calls.record_of(self, work)
@@ -117,6 +122,7 @@ cdef object enqueue_upload(object self, object submission, object pool):
         put(submission, at_queue, queue.upload(tensor.handle, block, get(submission, at_queue)))
     else:
         copy_block(calls, storage, block, nbytes, True)
+    note_copied(submission, nbytes)
     put(self, at_result_of, tensor)
     return True
 
@@ -208,6 +214,7 @@ cdef object enqueue_download(object self, object submission, object pool):
             put(submission, at_queue, queue.download(block, tensor.handle, get(submission, at_queue)))
         else:
             copy_block(calls, storage, block, nbytes, False)
+        note_copied(submission, nbytes)
         record_reader(storage, stream, submission)
     finally:
         lock.give()
@@ -248,6 +255,7 @@ def try_copy_across(submission, dst, src, bint is_new=False):
                     return False
         retain(submission, near, far, nbytes)
         copy_from_peer(calls, near, far, backend, get(source, at_device_backend), nbytes)
+        note_copied(submission, nbytes)
         record_reader(far, stream, submission)
         put(near, at_writer, submission)
         put(near, at_readers, {})

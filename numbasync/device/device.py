@@ -365,6 +365,12 @@ def _device_for(backend: protocols.Device) -> Device:
         return _devices[key]
 
 
+def known_devices() -> list[Device]:
+    """The devices that were asked for so far; none is looked for."""
+    with _lock:
+        return [device for device in _devices.values() if device._pool is not None]
+
+
 def devices(kind: str | None = None) -> list[Device]:
     """All devices, CUDA first; or the devices of one kind. There is always a CPU device.
 

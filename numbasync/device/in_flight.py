@@ -119,7 +119,9 @@ class Progress:
             try:
                 if not signal:
                     self.ensure_signalled(number)
-                self.advance()
+                passed = self.advance()
+                if recorder is not None:
+                    recorder.passed(self, passed)
             except (DriverError, DeviceLostError):  # the awaiter polls again, and raises the error
                 return
 

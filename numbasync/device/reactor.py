@@ -357,6 +357,13 @@ _reactors: weakref.WeakSet[Reactor] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
+def running_loops() -> list[asyncio.AbstractEventLoop]:
+    """The event loops that run, on any thread, and have used a device."""
+    with _lock:
+        loops = [reactor._loop() for reactor in _reactors]
+    return [loop for loop in loops if loop is not None and loop.is_running()]
+
+
 def current() -> Reactor:
     """The running loop's reactor; created on first use.
 

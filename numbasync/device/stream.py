@@ -79,7 +79,7 @@ class Stream(Waits, Public):
         True
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_follows")
+    __slots__ = ("__dict__", "__weakref__", "_follows", "number")
     # True: the program has no access to the stream, and so cannot order its work.
     is_internal = False
     # True: kept for as long as the process runs, whatever used it first.

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from numbasync.backend import protocols
+from numbasync.device import tracing
 from numbasync.device.callsite import CallSite
 from numbasync.errors import NumbasyncError
 from numbasync.native import known
@@ -34,6 +35,7 @@ class Submission:
         error: the reason of a failure, set once done.
         queue: the backend's queue for the work; None: none was opened, so no work can fail.
         nbytes: bytes allocated, and bytes held in page-locked memory for copies.
+        copied: bytes of the copies of arrays, each counted once.
         is_empty: nothing was enqueued, so no sequence number is needed.
         is_trivial: nothing can fail and there is no host side to run. Set by `commit`.
         after: functions to call on completion.
@@ -44,9 +46,9 @@ class Submission:
 
     # Every launch creates a submission: with slots its whole life costs a third less.
     __slots__ = (
-        "__weakref__", "_trace", "after", "dependencies", "detached", "done", "error", "is_empty",
-        "is_trivial", "keep_alive", "launched", "name", "nbytes", "queue", "sequence", "signalled",
-        "site", "stream",
+        "__weakref__", "_trace", "after", "copied", "dependencies", "detached", "done", "error",
+        "is_empty", "is_trivial", "keep_alive", "launched", "name", "nbytes", "queue", "sequence",
+        "signalled", "site", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, name: str, site: CallSite | None = None) -> None:
@@ -55,7 +57,7 @@ class Submission:
         self.site = site
         self.keep_alive: list[object] = []
         self.launched: tuple[str, ...] = ()
-        self.sequence = self.nbytes = 0
+        self.sequence = self.nbytes = self.copied = 0
         self.done = self.is_empty = self.is_trivial = self.signalled = self.detached = False
         self.error: BaseException | None = None
         self.queue: protocols.Queue | None = None
@@ -111,6 +113,8 @@ class Submission:
         if error is not None:
             self.error = error
             self._trace = error.__traceback__
+            if (recorder := tracing.recorder) is not None:
+                recorder.failed(self)
         keep_alive, self.keep_alive = self.keep_alive, []
         self.done = True
         return keep_alive

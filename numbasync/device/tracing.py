@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from numbasync.device.journal import Journal
 from numbasync.native import core
 
 # `device.submission` and `device.stream` tell the recorder, so they are not imported here.
@@ -16,7 +17,24 @@ Stream = Any
 
 
 class Recorder(Protocol):
-    """Hears of operations. No method raises, and none waits for work of the program."""
+    """Hears of operations. No method raises, and none waits for work of the program.
+
+    The core writes to the journals itself, and asks for marks.
+
+    Attributes:
+        journal: of the operations.
+        waits: of those who waited.
+    """
+
+    journal: Journal
+    waits: Journal
+
+    def mark(self, stream: Stream, idle_at: int = 0) -> None:
+        """Mark this point of a stream, so that the time is known when the device passes it.
+
+        Args:
+            idle_at: the stream had passed all at this time, and has got one operation since.
+        """
 
     def begin(self, submission: Submission) -> None:
         """The host begins to enqueue an operation on its fast path."""
@@ -52,6 +70,12 @@ class Recorder(Protocol):
 
     def blocked(self, stream: Stream, number: int, began: int) -> None:
         """A thread has waited since `began` until the stream was idle, with so many submissions."""
+
+    def passed(self, stream: Stream, number: int) -> None:
+        """Somebody has seen that a stream has passed a number."""
+
+    def failed(self, submission: Submission) -> None:
+        """The work of a submission has failed; its error is known."""
 
     def compiled(self, name: str, device: str, began: int) -> None:
         """A thread has compiled a kernel since `began`."""

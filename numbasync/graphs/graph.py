@@ -102,8 +102,7 @@ class CudaGraph(Public, Generic[T]):
         with sharing:
             self._attached = AttachedGraph(recorded.reads, recorded.writes)
         self._dependencies = recorded.dependencies
-        names = (s.command.name for s in recorded.steps if s.origin is not None)
-        self._names = tuple(dict.fromkeys(names))
+        self._names = tuple(s.command.name for s in recorded.steps if s.origin is not None)
         # Two devices may use the same page-locked array: see `sharing`.
         self._shares = any(s.pool.device is None for s in self._attached.storages)
         self._is_own = not self._shares and not recorded.sources  # memory of this device only

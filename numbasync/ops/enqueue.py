@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from numbasync.backend.protocols import Prerequisite
 from numbasync.device import tracing
-from numbasync.device.callsite import CallSite
+from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
@@ -48,10 +48,14 @@ def context_for(
 
 @compiled
 def try_enqueue(
-    op: Operation[Any], stream: Stream, signal: bool, pool: MemoryPool | None = None
-) -> Submission | None:
+    op: Operation[Any], stream: Stream, signal: bool, pool: MemoryPool | None = None,
+    site: CallSite | None = None,
+) -> Submission | None:  # fmt: skip
     """Enqueue all of `op` on `stream` by its fast path, with a completion signal if `signal`. The
     result is the submission, or None if `op` has to be run step by step.
+
+    Args:
+        site: the line of the program that submits it; None: the one that runs now.
     """
     device = stream.device
     if not op.has_fast_path or stream.is_broken or device.lost is not None or device.is_limited:
@@ -65,6 +69,7 @@ def try_enqueue(
             if recorder is not None:
                 recorder.drop(submission)
             return None
+        submission.site = call_site(1) if site is None else site  # the device is at work already
         stream.commit(submission, signal)
     except BaseException as error:
         note_failed_enqueue(error, submission, stream)
@@ -81,6 +86,8 @@ def note_failed_enqueue(error: BaseException, submission: Submission, stream: St
         DeviceLostError: `error` is a fault of earlier work, which the device's own error names.
     """
     if submission.keep_alive and not stream.has(submission):
+        if (recorder := tracing.recorder) is not None:
+            recorder.begin(submission)  # the core tells of an operation when it is enqueued
         stream.commit(submission, signal=False)
     if isinstance(error, DeviceLostError):
         device = stream.device

@@ -204,9 +204,8 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any] | Submission:
             return asyncio.ensure_future(_once_started(op, site))
         if op.has_fast_path and submission_queue.is_empty():
             exclusive.check()
-            submission = try_enqueue(op, stream, signal=False)
+            submission = try_enqueue(op, stream, signal=False, site=site)
             if submission is not None:
-                submission.site = site
                 return submission
         return _wanted(op, stream, site)
     if isinstance(op, list | tuple):

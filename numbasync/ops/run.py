@@ -150,12 +150,10 @@ def enqueued(
     exclusive.check()
     submission_queue.drain()
     submission = try_enqueue(op, stream, signal=False, pool=pool)
-    site = call_site(3)  # computed after enqueuing, while the device is already working
     if submission is not None:
-        submission.site = site
         submission.detached = True
         return submission, op.result()
-    return enqueued_by_steps(op, stream, pool, site)
+    return enqueued_by_steps(op, stream, pool, call_site(3))
 
 
 @compiled
@@ -186,9 +184,7 @@ def _sync(op: Operation[T], stream: Stream) -> T:
     exclusive.check()
     submission_queue.drain()
     submission = try_enqueue(op, stream, signal=False)
-    site = call_site(3)
     if submission is not None:
-        submission.site = site
         try:
             stream.wait_until_idle()
         except Exception as error:
@@ -196,7 +192,7 @@ def _sync(op: Operation[T], stream: Stream) -> T:
             raise
         submission.raise_error()
         return op.result()
-    return synchronised_by_steps(op, stream, site)
+    return synchronised_by_steps(op, stream, call_site(3))
 
 
 @compiled
@@ -279,7 +275,6 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
             submission = try_enqueue(op, stream, signal=False)  # `wait` adds a signal if needed
         if submission is None:
             return (yield from awaiting_steps(op, stream))
-        submission.site = call_site(1)
         if submission.done:
             yield from reactor.need_not_wait()
         else:

@@ -194,10 +194,9 @@ class Submitting(Generic[T]):
     def _begins_at_once(self, op: Operation[T]) -> bool:
         try:
             # A caller that awaits immediately may do without a completion signal.
-            submission = try_enqueue(op, self.stream, not self._awaited, self._pool)
+            submission = try_enqueue(op, self.stream, not self._awaited, self._pool, self._site)
             if submission is None:
                 return False
-            submission.site = self._site
         except Exception as error:
             self._fail(error)
             return True

@@ -86,6 +86,7 @@ def copy_across(
         ctx.read(src.storage, src, anywhere=True)
         written(ctx, dst, is_new)
         ctx.queue.copy_peer(dst.handle, src.handle, source.backend)
+        ctx.submission.copied += dst.nbytes
 
 
 @compiled
@@ -120,6 +121,7 @@ def try_copy_across(
             return False
         submission.keep_alive += (near, far)
         submission.nbytes += dst.nbytes
+        submission.copied += dst.nbytes
         submission.queue = stream.backend.copy_peer(
             dst.handle, src.handle, source.backend, submission.queue
         )
@@ -156,6 +158,7 @@ def _through_host(
     with ctx.device.submit_lock:
         written(ctx, dst, is_new)
         ctx.queue.upload(dst.handle, staged)
+        ctx.submission.copied += dst.nbytes
 
 
 def _download(src: DeviceArray, staged: HostArray, part: Context) -> Steps[None]:
@@ -166,3 +169,4 @@ def _download(src: DeviceArray, staged: HostArray, part: Context) -> Steps[None]
     with part.device.submit_lock:
         part.read(src.storage, src)
         part.queue.download(staged, src.handle)
+        part.submission.copied += src.nbytes

@@ -84,6 +84,7 @@ def upload(ctx: Context, dst: DeviceArray, array: HostArray) -> None:
                 ctx.read(pinned_storage, "a pinned array")
             ctx.write(dst.storage, dst)
             ctx.queue.upload(dst.handle, source)
+            ctx.submission.copied += dst.nbytes
 
 
 def upload_new(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
@@ -104,6 +105,7 @@ def upload_at_once(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[No
     with ctx.device.submit_lock:
         ctx.write(dst.storage, dst)
         ctx.queue.upload(dst.handle, staged)
+        ctx.submission.copied += dst.nbytes
 
 
 def copy(ctx: Context, dst: DeviceArray, src: DeviceArray, is_new: bool = False) -> Steps[None]:
@@ -129,6 +131,7 @@ def copy(ctx: Context, dst: DeviceArray, src: DeviceArray, is_new: bool = False)
         ctx.read(src.storage, src)
         written(ctx, dst, is_new)
         ctx.queue.copy(dst.handle, src.handle)
+        ctx.submission.copied += dst.nbytes
 
 
 def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
@@ -196,12 +199,14 @@ def download(ctx: Context, src: DeviceArray, out: HostArray | None = None) -> St
             ctx.read(src.storage, src)
             ctx.write(pinned_storage, "a pinned array")
             ctx.queue.download(out, src.handle)
+            ctx.submission.copied += src.nbytes
         return out
     yield from ctx.room(src.nbytes)
     staged: HostArray = ctx.host_buffer(src.nbytes).view(src.dtype).reshape(src.shape)
     with ctx.device.submit_lock:
         ctx.read(src.storage, src)
         ctx.queue.download(staged, src.handle)
+        ctx.submission.copied += src.nbytes
     if out is None:
         return staged
     if not is_large(out):

@@ -79,6 +79,7 @@ class ToHost(SimpleOp[HostArray]):
             submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
             access.record_read(storage, submission)
         submission.nbytes += nbytes
+        submission.copied += nbytes
         self._result = np.ndarray(tensor.shape, tensor.dtype, block)
         return True
 

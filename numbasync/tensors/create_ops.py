@@ -203,6 +203,7 @@ class FromHost(Made):
         tensor = Tensor.of(device, storage, spec)
         np.ndarray(spec.shape, spec.dtype, block)[...] = self._array
         submission.nbytes += 2 * spec.nbytes
+        submission.copied += spec.nbytes
         submission.keep_alive += (storage, block)
         access.record_write(storage, submission)
         submission.queue = stream.backend.upload(tensor.handle, block, submission.queue)

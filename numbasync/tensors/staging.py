@@ -186,6 +186,7 @@ class Staging:
             self._storage.memory, offset, (room.nbytes,), (1,), _BYTES
         )
         self._queue.upload(destination, room)
+        self._ctx.submission.copied += room.nbytes
 
     def _block(self, nbytes: int) -> HostArray:
         """Page-locked memory outside the ring, whose chunks a stalled stream may hold."""

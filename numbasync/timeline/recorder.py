@@ -1,132 +1,146 @@
-"""The recorder of a trace: notes on the host, with an event in front of each operation on its
-stream and one behind it. Their times are read when the device has passed them, not waited for.
+"""The recorder of a trace: journals of operations and waits, and marks on the streams, whose times
+tell when the device passed what.
+
+A mark is an event, which costs the host about as much as a launch does. So marks take a small part
+of the time: a program that only launches gets one now and then, and between two of them it is only
+known that the work ran there. Times are read when the device has passed them, not waited for.
 """
 
 from __future__ import annotations
 
 import threading
-from asyncio import current_task
-from asyncio.events import _get_running_loop
-from collections import deque
-from contextlib import suppress
+from bisect import bisect_right
+from collections import defaultdict, deque
 from itertools import count
 from time import perf_counter_ns
 from typing import Any
 
-from numbasync.device.callsite import CallSite
 from numbasync.device.device import Device
+from numbasync.device.journal import Row, new_journal, who
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.timeline.clock import Clock
-from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.records import (
+    TracedCompilation,
+    TracedOperation,
+    TracedSample,
+    TracedWait,
+)
+from numbasync.timeline.sampler import LAG, Sampler
 
 READ_PATIENCE_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
-READ_EVERY = 256  # operations, after which the times of those that are done are read
+COMPARE_EVERY = 256  # marks, after which the clocks are compared anew if that is due
+READ_AT_A_TIME = 2  # old marks, for each new one
+# After a mark none is made for so many times as long as it took, and never for longer than the
+# second number: what took long then was no mark.
+PAUSE = 30
+LONGEST_PAUSE_NS = 1_000_000
+
+Spans = tuple[tuple[int, int | None], ...]
 
 
-def _task_name() -> str:
-    loop = _get_running_loop()
-    task = None if loop is None else current_task(loop)
-    return "" if task is None else task.get_name()
+class Mark:
+    """A point of a stream.
 
+    Attributes:
+        stream: the stream's number.
+        place: how many operations the journal had.
+        recorded: the host's time.
+        time: when the device passed it, in nanoseconds of the host's clock; None: not known.
+    """
 
-class Note:
-    """An operation that is being enqueued, or is on its stream."""
+    __slots__ = ("clock", "event", "place", "recorded", "stream", "time")
 
-    __slots__ = (
-        "clock", "device", "enqueued", "error", "events", "first", "kernels", "name", "nbytes",
-        "number", "parent", "seen", "sequence", "site", "spans", "submission", "submitted",
-        "task", "thread", "waits_for",
-    )  # fmt: skip
+    def __init__(self, stream: int, place: int, time: int | None, recorded: int) -> None:
+        self.stream, self.place, self.time, self.recorded = stream, place, time, recorded
+        self.clock: Clock | None = None
+        self.event: Any = None  # None: its time was read, or is the host's
 
-    def __init__(self, submission: Submission, clock: Clock | None, parent: Note | None) -> None:
-        self.submission: Submission | None = submission
-        self.clock = clock  # None: the stream's times are unknown
-        self.parent = parent
-        self.task = _task_name()
-        self.thread = threading.current_thread().name
-        self.waits_for: tuple[tuple[int, int], ...] = ()
-        self.first: Any = None  # the event in front of the work that is being enqueued
-        self.events: list[tuple[Any, Any]] = []  # in front of work, and behind it
-        self.spans: list[tuple[int | None, int | None]] = []  # their times
-        self.enqueued = 0
-        self.seen = 0  # when an await found that it was done; 0: none has yet
-        self.submitted = perf_counter_ns()
-
-    def read(self) -> None:
-        """Read the submission's names and places, and let go of it and of its stream."""
-        submission = self.submission
-        if submission is None:
-            return
-        self.name, self.kernels, self.site = submission.name, submission.launched, submission.site
-        self.device, self.number = submission.stream.device.label, submission.stream.number
-        self.sequence, self.nbytes = submission.sequence, submission.nbytes
-        self.error = "" if submission.error is None else type(submission.error).__name__
-        clock = self.clock
-        if clock is not None:
-            self.spans = [(clock.time_ns(a), clock.time_ns(b)) for a, b in self.events]
-
-    def settle(self) -> bool:
-        """`read`, for good, if the operation is done; whether it is."""
-        submission, clock, events = self.submission, self.clock, self.events
-        if submission is None:
+    def read(self) -> bool:
+        """Read the time, if the device has passed the mark, and let the event go; whether it is
+        read.
+        """
+        clock, event = self.clock, self.event
+        if event is None or clock is None:
             return True
-        if not submission.done:
+        if not (clock.is_known and event.query()):
             return False
-        if events and not (clock is not None and clock.is_known and events[-1][1].query()):
-            return False
-        if clock is not None:
-            for event in (event for pair in events for event in pair):
-                clock.bound(event, self.submitted, self.seen or perf_counter_ns())
-        self.read()
-        self.submission = None
-        if clock is not None:
-            clock.give(*(event for pair in events for event in pair))
-        self.events = []
+        clock.bound(event, self.recorded, perf_counter_ns())
+        self.time = clock.time_ns(event)
+        self.event = None
+        clock.give(event)
         return True
 
 
-class TraceRecorder:
-    """See `tracing.Recorder`. Keeps the newest of each kind of record, `most` at most."""
+class Note:
+    """An operation that is being enqueued, and what the journal does not say of it."""
 
-    def __init__(self, most: int) -> None:
+    __slots__ = ("began", "first", "is_idle", "parent", "spans", "waits_for")
+
+    def __init__(self, parent: Note | None) -> None:
+        self.began = perf_counter_ns()
+        self.parent = parent
+        self.waits_for: tuple[tuple[int, int], ...] = ()
+        self.is_idle = False  # the stream had passed all when the operation began
+        self.first: Mark | None = None  # in front of the work that is being enqueued
+        self.spans: list[tuple[Mark, Mark]] = []  # of the parts between pauses
+
+
+class TraceRecorder:
+    """See `tracing.Recorder`. Keeps the newest of each kind of record, `most` at most.
+
+    Args:
+        is_exact: mark the stream around each operation, whatever that takes.
+    """
+
+    def __init__(self, most: int, is_exact: bool) -> None:
+        self.journal, self.waits = new_journal(most), new_journal(most)
         self.start_ns = perf_counter_ns()
         self.end_ns: int | None = None
+        self._is_exact = is_exact
+        self.sampler = Sampler(most)
         self._open: dict[Submission, Note] = {}
-        self._notes: deque[Note] = deque(maxlen=most)
-        self._unsettled: deque[Note] = deque()
-        self._awaited: dict[Submission, Note] = {}  # those of them that may still be awaited
-        self._waits: deque[tuple[Any, ...]] = deque(maxlen=most)
+        self._marks: deque[Mark] = deque(maxlen=2 * most + 2)
+        self._unread: deque[Mark] = deque()
         self._compilations: deque[TracedCompilation] = deque(maxlen=most)
         self._clocks: dict[Device, Clock | None] = {}
         self._reading = threading.Lock()
         self._failures: dict[str, int] = {}
-        self._counted = count(1)
-        self.noted = 0  # operations, those included that are no longer kept
+        self._marked = count(1)
+        self._errors: dict[tuple[int, int], str] = {}
+        self._looks: dict[int, list[tuple[int, int]]] = defaultdict(list)  # see `_look`
+        self._is_all_passed = False
 
     # --- the calls of `tracing.Recorder` ---
 
     def now(self) -> int:
         return perf_counter_ns()
 
+    def mark(self, stream: Stream, idle_at: int = 0) -> None:
+        if idle_at:
+            self._marks.append(Mark(stream.number, self.journal.count - 1, idle_at, idle_at))
+        self._mark(stream)
+
     def begin(self, submission: Submission) -> None:
-        self.prepare(submission)
-        self.reach(submission)
+        self._open[submission] = note = Note(None)
+        stream = submission.stream
+        note.is_idle = stream.backend.passed_ns() is not None
+        if not note.is_idle:
+            self.reach(submission)
 
     def prepare(self, submission: Submission, parent: Submission | None = None) -> None:
-        clock = self._clock_of(submission.stream)
-        above = None if parent is None else self._open.get(parent)
-        self._open[submission] = Note(submission, clock, above)
+        self._open[submission] = Note(None if parent is None else self._open.get(parent))
 
     def reach(self, submission: Submission) -> None:
         note = self._open.get(submission)
-        if note is not None and note.first is None and note.clock is not None:
-            note.first = self._recorded(note.clock, submission.stream)
+        if note is not None and note.first is None:
+            note.first = self._mark(submission.stream, is_needed=bool(note.spans))
 
     def pause(self, submission: Submission) -> None:
         note = self._open.get(submission)
         if note is not None:
-            self._end_span(note)
+            self._end_span(note, submission.stream)
+            self.journal.due = 0  # what follows the pause is marked, too
 
     def drop(self, submission: Submission) -> None:
         self._open.pop(submission, None)
@@ -135,56 +149,98 @@ class TraceRecorder:
         note = self._open.pop(submission, None)
         if note is None:
             return  # a signal, say, or what began before the trace
-        note.enqueued = perf_counter_ns()
-        self._end_span(note)
-        self._notes.append(note)
-        self._unsettled.append(note)
-        self._awaited[submission] = note
-        self.noted = next(self._counted)
-        if self.noted % READ_EVERY == 0:
-            self.settle()
+        now, stream = perf_counter_ns(), submission.stream
+        passed = stream.backend.passed_ns() if note.is_idle else None
+        is_more = note.spans or note.waits_for or note.parent is not None
+        self.journal.add(submission, note.began, now, passed or 0, note if is_more else None)
+        self._end_span(note, stream)
+        if note.is_idle and passed is None and self.journal.due <= now:
+            self.mark(stream, note.began)
 
     def follow(self, stream: Stream, other: Stream) -> None:
-        for note in list(self._open.values()):
-            submission = note.submission
-            if submission is not None and submission.stream is stream:
+        for submission, note in list(self._open.items()):
+            if submission.stream is stream:
                 note.waits_for += ((other.number, other._sequence),)
-                if note.first is not None:  # what follows is behind the wait
-                    try:
-                        stream.backend.record(note.first)
-                    except Exception as error:
-                        self._failed(stream.device, error)
+                note.first = self._mark(stream)  # what follows is behind the wait
 
     def awaited(self, submission: Submission, began: int | None) -> None:
-        note = self._awaited.pop(submission, None)
-        if note is not None:
-            note.seen = perf_counter_ns()
-        self._waited("await", submission.name, submission.stream, submission.sequence, began)
+        stream, sequence = submission.stream, submission.sequence
+        self.waits.add_wait("await", stream, sequence, submission, began or 0)
 
     def blocked(self, stream: Stream, number: int, began: int) -> None:
-        self._waited("block", "", stream, number, began)
+        self.waits.add_wait("block", stream, number, None, began)
+
+    def passed(self, stream: Stream, number: int) -> None:
+        self.waits.add_wait(None, stream, number, None, 0)
+
+    def failed(self, submission: Submission) -> None:
+        self._errors[submission.stream.number, submission.sequence] = type(
+            submission.error
+        ).__name__
 
     def compiled(self, name: str, device: str, began: int) -> None:
         self._compilations.append(
             TracedCompilation(
                 kernel=name,
                 device=device,
-                thread=threading.current_thread().name,
+                thread=who()[0],
                 began=self._seconds(began),
                 ended=self._seconds(perf_counter_ns()),
             )
         )
 
-    # --- inside ---
+    # --- marks ---
 
-    def _waited(self, how: str, name: str, stream: Stream, number: int, began: int | None) -> None:
-        ended, thread = perf_counter_ns(), threading.current_thread().name
-        self._waits.append((how, name, stream.number, number, _task_name(), thread, began, ended))
+    def _end_span(self, note: Note, stream: Stream) -> None:
+        first, note.first = note.first, None
+        if first is not None:
+            last = self._mark(stream)
+            if last is not None:
+                note.spans.append((first, last))
 
-    def _clock_of(self, stream: Stream) -> Clock | None:
+    def _mark(self, stream: Stream, is_needed: bool = True) -> Mark | None:
+        """A mark on a stream; None if that failed, or for a stream of another library, which may
+        capture it at any time.
+
+        Args:
+            is_needed: False: only if there is time for one, or if it needs no event.
+        """
+        backend, before = stream.backend, perf_counter_ns()
+        passed = backend.passed_ns()
+        if passed is not None:
+            mark = Mark(stream.number, self.journal.count, passed, before)
+            self._marks.append(mark)
+            return mark
         if type(stream) is not Stream:
-            return None  # of another library, which may capture it at any time
-        device = stream.device
+            return None
+        # A seeded order must not depend on the time.
+        if not (is_needed or self.journal.due <= before or stream.device.backend.counts_steps):
+            return None
+        try:
+            return self._event_on(stream, before)
+        except Exception as error:  # a fault, which the program's own calls will raise
+            self._failed(stream.device, error)
+            return None
+        finally:
+            if not self._is_exact:
+                pause = min(PAUSE * (perf_counter_ns() - before), LONGEST_PAUSE_NS)
+                self.journal.due = max(self.journal.due, before) + pause
+
+    def _event_on(self, stream: Stream, now: int) -> Mark | None:
+        clock = self._clock_of(stream.device)
+        if clock is None:
+            return None
+        mark = Mark(stream.number, self.journal.count, None, now)
+        mark.event, mark.clock = clock.take(), clock
+        stream.backend.record(mark.event)
+        self._unread.append(mark)
+        self._marks.append(mark)
+        self._read(READ_AT_A_TIME)
+        if next(self._marked) % COMPARE_EVERY == 0:
+            clock.compare()
+        return mark
+
+    def _clock_of(self, device: Device) -> Clock | None:
         if device not in self._clocks:
             self._clocks[device] = clock = Clock(device)
             try:
@@ -194,60 +250,60 @@ class TraceRecorder:
                 self._clocks[device] = None
         return self._clocks[device]
 
-    def _end_span(self, note: Note) -> None:
-        first, note.first = note.first, None
-        if first is not None and note.clock is not None and note.submission is not None:
-            last = self._recorded(note.clock, note.submission.stream)
-            if last is not None:
-                note.events.append((first, last))
-
-    def _recorded(self, clock: Clock, stream: Stream) -> Any:
-        """An event that was recorded on the stream; None if that failed."""
-        try:
-            event = clock.take()
-            stream.backend.record(event)
-        except Exception as error:  # a fault, which the operation's own calls will raise
-            self._failed(stream.device, error)
-            return None
-        return event
-
     def _failed(self, device: Device, error: Exception) -> None:
         text = str(error).partition("\n")[0]
         what = f"times of {device.label} are missing: {type(error).__name__}: {text}"
         self._failures[what] = self._failures.get(what, 0) + 1
 
-    def settle(self, patience_ns: int = 0) -> None:
-        """Read the times of the operations that are done, in order, up to the first that is not."""
+    def _read(self, most: int) -> None:
+        """Read the times of marks, in order, up to the first that is not passed."""
         if not self._reading.acquire(blocking=False):
             return  # another thread reads them
         try:
-            for device, clock in list(self._clocks.items()):
-                try:
-                    if clock is not None:
-                        clock.compare(patience_ns)
-                except Exception as error:  # a lost device answers nothing
-                    self._failed(device, error)
-            while self._unsettled:
-                note = self._unsettled[0]
-                submission = note.submission
-                try:
-                    if not note.settle():
-                        break
-                    if submission is not None:
-                        self._awaited.pop(submission, None)
-                except Exception as error:
-                    if note.submission is not None:
-                        self._failed(note.submission.stream.device, error)
-                    break
-                self._unsettled.popleft()
+            while self._unread and most > 0 and self._unread[0].read():
+                self._unread.popleft()
+                most -= 1
         finally:
             self._reading.release()
 
+    def settle(self, patience_ns: int = 0) -> None:
+        """Read what the devices have passed."""
+        for device, clock in list(self._clocks.items()):
+            try:
+                if clock is not None:
+                    clock.compare(patience_ns)
+                self._read(len(self._unread))
+            except Exception as error:  # a lost device answers nothing
+                self._failed(device, error)
+
     def close(self) -> None:
-        """Note the end of the trace."""
+        """Note the end of the trace, and mark what is in flight then."""
         self.end_ns = perf_counter_ns()
+        self.sampler.stop()
         self._open.clear()
+        rows = self._rows()
+        self._look(rows)
+        for device in {row.device for row in rows}:
+            for stream in list(device.busy):
+                self._mark(stream)
         self.settle(READ_PATIENCE_NS)
+
+    def _rows(self) -> list[Row]:
+        return [Row._make(row) for row in self.journal.rows()]
+
+    def _look(self, rows: list[Row]) -> None:
+        """Note how far streams are seen to be now, without asking them."""
+        latest = {row.stream: row.sequence for row in rows if row.sequence}
+        now = perf_counter_ns()
+        busy = {s.number: s.front for device in {r.device for r in rows} for s in list(device.busy)}
+        self._is_all_passed = True
+        for stream, number in latest.items():
+            front = busy.get(stream, 0)
+            passed = front - 1 if front else number
+            self._is_all_passed &= passed >= number
+            looks = self._looks[stream]
+            if not looks or looks[-1][0] < passed:
+                looks.append((passed, now))
 
     # --- reading the records ---
 
@@ -271,7 +327,7 @@ class TraceRecorder:
     @property
     def is_settled(self) -> bool:
         """Whether the trace is closed, and all that it will ever know is known."""
-        return self.end_ns is not None and not self._unsettled
+        return self.end_ns is not None and self._is_all_passed and not self._unread
 
     def _seconds(self, ns: int) -> float:
         return (ns - self.start_ns) / 1e9
@@ -281,63 +337,161 @@ class TraceRecorder:
     ) -> tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]]:
         """Operations in the order in which they were enqueued, waits and compilations."""
         self.settle(0 if self.end_ns is None else READ_PATIENCE_NS)
-        notes = list(self._notes)
-        for note in self._unsettled.copy():
-            with suppress(Exception):  # `settle` has noted it
-                note.read()
-        places = {id(note): i for i, note in enumerate(notes)}
-        operations = [self._operation(note, places) for note in notes]
+        rows = self._rows()
+        if not self._is_all_passed:
+            self._look(rows)
+        waits = [Row._make(row) for row in self.waits.rows()]
+        seen = [(wait.stream, wait.sequence, wait.ended) for wait in waits]
+        seen += [(stream, *look) for stream, looks in self._looks.items() for look in looks]
+        times = Times(rows, self.journal.count - len(rows), list(self._marks), seen)
+        places = {id(row.more): i for i, row in enumerate(rows) if row.more is not None}
+        operations = [self._operation(row, times, i, places) for i, row in enumerate(rows)]
         found = {(op.stream, op.sequence): op for op in operations if op.sequence}
-        waits = [self._wait(found, *wait) for wait in list(self._waits)]
-        return operations, waits, list(self._compilations)
+        found_waits = [self._wait(found, row) for row in waits if row.more is not None]
+        return operations, found_waits, list(self._compilations)
 
-    def _operation(self, note: Note, places: dict[int, int]) -> TracedOperation:
-        site: CallSite | None = note.site
+    @property
+    def samples(self) -> list[TracedSample]:
+        """Memory in use, and how late loops were."""
+        return [
+            TracedSample(
+                what=what,  # type: ignore[arg-type]  # one of the two
+                where=where,
+                at=self._seconds(at),
+                value=value / 1e9 if what == LAG else value,
+            )
+            for at, what, where, value in list(self.sampler.samples)
+        ]
+
+    def _operation(self, row: Row, times: Times, i: int, places: dict[int, int]) -> TracedOperation:
+        spans, is_measured = times.found[i]
+        note: Note | None = row.more
+        parent = None if note is None else note.parent
         return TracedOperation(
-            name=note.name,
-            kernels=note.kernels,
-            line="" if site is None else str(site),
-            device=note.device,
-            stream=note.number,
-            sequence=note.sequence,
-            task=note.task,
-            thread=note.thread,
-            submitted=self._seconds(note.submitted),
-            enqueued=self._seconds(note.enqueued),
+            name=row.name,
+            kernels=row.launched,
+            line="" if row.site is None else str(row.site),
+            device=row.device.label,
+            stream=row.stream,
+            sequence=row.sequence,
+            task=row.task,
+            thread=row.thread,
+            submitted=self._seconds(row.began),
+            enqueued=self._seconds(row.ended),
             spans=tuple(
-                (self._seconds(a), None if b is None else self._seconds(b))
-                for a, b in note.spans
-                if a is not None
+                (self._seconds(a), None if b is None else self._seconds(b)) for a, b in spans
             ),
-            nbytes=note.nbytes,
-            waits_for=note.waits_for,
-            parent=None if note.parent is None else places.get(id(note.parent)),
-            error=note.error,
+            is_measured=is_measured,
+            nbytes=row.nbytes,
+            copied=row.copied,
+            waits_for=() if note is None else note.waits_for,
+            parent=None if parent is None else places.get(id(parent)),
+            error=self._errors.get((row.stream, row.sequence), ""),
         )
 
-    def _wait(
-        self,
-        found: dict[tuple[int, int], TracedOperation],
-        how: Any,
-        name: str,
-        stream: int,
-        sequence: int,
-        task: str,
-        thread: str,
-        began: int | None,
-        ended: int,
-    ) -> TracedWait:
-        op = found.get((stream, sequence))
-        start = self._seconds(began) if began is not None else op.enqueued if op else None
-        end = self._seconds(ended)
+    def _wait(self, found: dict[tuple[int, int], TracedOperation], row: Row) -> TracedWait:
+        op, ended = found.get((row.stream, row.sequence)), self._seconds(row.ended)
+        began = self._seconds(row.began) if row.began else op.enqueued if op else ended
         return TracedWait(
-            how=how,
-            name=name or (op.name if op else "a stream"),
-            stream=stream,
-            sequence=sequence,
-            task=task,
-            thread=thread,
-            began=end if start is None else start,
-            ready=None if op is None else op.ended,
-            ended=end,
+            how=row.more,
+            name=row.name or (op.name if op else "a stream"),
+            stream=row.stream,
+            sequence=row.sequence,
+            task=row.task,
+            thread=row.thread,
+            began=began,
+            ready=op.ended if op is not None and op.is_measured else None,
+            ended=ended,
         )
+
+
+class Times:
+    """When the device was at the operations of a journal.
+
+    Args:
+        rows: of the journal.
+        first: the place of the first of them.
+        seen: streams, numbers that they were seen to have passed, and when.
+
+    Attributes:
+        found: for each row the spans, and whether they were measured. If not, the span is from the
+            submission, or the mark in front of it, to when the stream was seen to have passed it.
+    """
+
+    def __init__(
+        self, rows: list[Row], first: int, marks: list[Mark], seen: list[tuple[int, int, int]]
+    ) -> None:
+        self._rows, self._first = rows, first
+        self._marks: dict[int, list[Mark]] = defaultdict(list)
+        for mark in marks:
+            self._marks[mark.stream].append(mark)
+        self._places: dict[int, list[int]] = {}
+        for stream, own in self._marks.items():
+            own.sort(key=lambda mark: mark.place)
+            self._places[stream] = [mark.place for mark in own]
+        # The operation in front of each on its stream, or -1.
+        self._before: list[int] = []
+        latest: dict[int, int] = {}
+        for i, row in enumerate(rows):
+            self._before.append(latest.get(row.stream, -1))
+            latest[row.stream] = i
+        # Per stream, rising numbers, and when they were seen to be passed, at the earliest.
+        self._seen: dict[int, tuple[list[int], list[int]]] = {}
+        by_stream: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for stream, number, at in seen:
+            by_stream[stream].append((number, at))
+        for stream, pairs in by_stream.items():
+            earliest: list[tuple[int, int]] = []
+            for number, at in sorted(pairs, reverse=True):
+                earliest.append((number, min(at, earliest[-1][1]) if earliest else at))
+            numbers, ends = zip(*reversed(earliest), strict=True)
+            self._seen[stream] = list(numbers), list(ends)
+        self.found: list[tuple[Spans, bool]] = [((), False)] * len(rows)
+        behind: dict[int, int] = {}
+        for i in reversed(range(len(rows))):
+            self.found[i] = self._spans(i, behind.get(rows[i].stream))
+            if rows[i].sequence:
+                behind[rows[i].stream] = i
+
+    def _spans(self, i: int, following: int | None) -> tuple[Spans, bool]:
+        row, note = self._rows[i], self._rows[i].more
+        if not row.sequence:
+            return (), False
+        if row.passed:
+            return ((row.began, row.passed),), True
+        if note is not None and note.spans:
+            spans = tuple((a.time, b.time) for a, b in note.spans if a.time is not None)
+            return spans, bool(spans) and all(b is not None for _, b in spans)
+        front, behind = self._around(i)
+        began, ended = row.began, None if behind is None else behind.time
+        if front is not None and front.time is not None:
+            began = max(began, front.time)
+            is_own = front.recorded >= row.began and front.place > self._first + self._before[i]
+            is_own &= following is None or (
+                behind is not None and behind.place <= self._first + following
+            )
+            if is_own and ended is not None:
+                return ((began, max(began, ended)),), True
+        ends = [ended, self._seen_end(row)]
+        if following is not None:  # the stream passes one behind the other
+            later = self._rows[following]
+            ends += [later.began if later.passed else self._end(following)]
+        known = [max(end, began) for end in ends if end is not None]
+        return ((began, min(known) if known else None),), False
+
+    def _around(self, i: int) -> tuple[Mark | None, Mark | None]:
+        """The marks in front of an operation, and behind it."""
+        stream, place = self._rows[i].stream, self._first + i
+        marks = self._marks.get(stream, [])
+        at = bisect_right(self._places.get(stream, []), place)
+        return marks[at - 1] if at else None, marks[at] if at < len(marks) else None
+
+    def _end(self, i: int) -> int | None:
+        spans = self.found[i][0]
+        return spans[-1][1] if spans else None
+
+    def _seen_end(self, row: Row) -> int | None:
+        """When an operation was seen to be passed, or one behind it, at the earliest."""
+        numbers, ends = self._seen.get(row.stream, ([], []))
+        at = bisect_right(numbers, row.sequence - 1)
+        return ends[at] if at < len(ends) else None

@@ -23,7 +23,12 @@ class TracedOperation:
         enqueued: when all of it was enqueued.
         spans: when its stream came to its work, and when it had passed that, None if it had not.
             There are several where the operation paused, for a compilation, say; none of work that
-            the stream has not come to, and on streams of other libraries.
+            the stream has not come to.
+        is_measured: the spans were measured. Else they are bounds: from the submission, or from the
+            last that is known of the stream before, to when it was seen to be passed. A trace marks
+            every operation where that takes a small part of the time, or with `exact=True`.
+        copied: bytes of the arrays that it copied, to or from the host, another device, or within
+            one.
         nbytes: bytes that it allocated, and that it held in page-locked memory for copies.
         waits_for: the work of other streams that its stream waited for, as stream and sequence.
         parent: the place of the operation that it is a part of, in the list; None: of none.
@@ -48,7 +53,9 @@ class TracedOperation:
     submitted: float
     enqueued: float
     spans: tuple[tuple[float, float | None], ...]
+    is_measured: bool
     nbytes: int
+    copied: int
     waits_for: tuple[tuple[int, int], ...]
     parent: int | None
     error: str
@@ -81,7 +88,7 @@ class TracedWait:
         task: the name of the task; empty outside of tasks.
         thread: the name of the thread.
         began: when the wait began.
-        ready: when the device had passed what was waited for; None if that is not known.
+        ready: when the device had passed what was waited for; None if that was not measured.
         ended: when the task, or the thread, went on.
 
     Examples:
@@ -105,6 +112,29 @@ class TracedWait:
     def wake_seconds(self) -> float | None:
         """From the end of the work to the task that goes on; None if that is not known."""
         return None if self.ready is None else max(0.0, self.ended - max(self.ready, self.began))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSample:
+    """What a trace looked at, about a hundred times a second.
+
+    Attributes:
+        what: `"memory in use"`, where that changed, or `"loop lag"`.
+        where: the device's label; of a loop, the name of its thread.
+        at: when.
+        value: bytes of the device's pool; seconds that the loop came late to what was due.
+
+    Examples:
+        >>> with na.trace() as t:
+        ...     z = await na.zeros(1000)
+        >>> {sample.where for sample in t.samples if sample.what == "memory in use"}
+        {'cpu:0'}
+    """
+
+    what: Literal["memory in use", "loop lag"]
+    where: str
+    at: float
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

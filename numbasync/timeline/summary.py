@@ -29,7 +29,7 @@ class StreamUse:
         device: the device's label.
         stream: the stream's number.
         operations: how many ran on it.
-        busy: seconds in which it ran them.
+        busy: seconds in which it ran them, or may have: see `TracedOperation.is_measured`.
         longest_gap: seconds between two of them, at most.
 
     Examples:
@@ -110,7 +110,10 @@ class TraceSummary:
                 (f"{wait.how} of {who}", f"{_ms(wait.ended - wait.began)} for {wait.name}{woken}")
             )
         if len(self.critical_path) > 1:
-            path = " -> ".join(f"{op.name} ({_ms(op.seconds)})" for op in self.critical_path)
+            path = " -> ".join(
+                f"{op.name} ({'' if op.is_measured else 'at most '}{_ms(op.seconds)})"
+                for op in self.critical_path
+            )
             rows.append(("the longest waited for", path))
         return rows + [("advice", sentence) for sentence in self.advice]
 
@@ -275,11 +278,10 @@ def _advice(
             "on disk with cache=True."
         )
     launched = [op for op in operations if op.kernels and op.spans]
-    if len(launched) >= 100 and busy < 0.5 * seconds:
-        run, enqueue = (
-            median(op.seconds for op in launched),
-            median(op.enqueued - op.submitted for op in launched),
-        )
+    measured = [op.seconds for op in launched if op.is_measured]
+    if len(launched) >= 100 and measured:
+        run = median(measured)
+        enqueue = median(op.enqueued - op.submitted for op in launched)
         if run < enqueue:
             yield (
                 f"Kernels run for {_ms(run)} and take the host {_ms(enqueue)} to enqueue: replay "

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from numbasync.arguments import check_whole
+from numbasync.arguments import check_bool, check_whole
 from numbasync.device import tracing
 from numbasync.errors import CallerError, StateError
 from numbasync.timeline import trace_events
 from numbasync.timeline.page import page
 from numbasync.timeline.recorder import TraceRecorder
-from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedSample, TracedWait
 from numbasync.timeline.summary import TraceSummary, counted, summarize
 from numbasync.timeline.tracks import tracks
 
@@ -41,8 +41,9 @@ class Timeline:
         <Timeline, 2 operations on 2 streams, ... ms>
     """
 
-    def __init__(self, max_operations: int) -> None:
+    def __init__(self, max_operations: int, exact: bool) -> None:
         self._most = check_whole(max_operations, "max_operations of trace", 1)
+        self._is_exact = check_bool(exact, "exact of trace")
         self._recorder: TraceRecorder | None = None
         self._read: (
             tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]] | None
@@ -56,8 +57,9 @@ class Timeline:
                 raise StateError(
                     "a trace is open already, and there is one for the process: close it first."
                 )
-            self._recorder = TraceRecorder(self._most)
+            self._recorder = TraceRecorder(self._most, self._is_exact)
             tracing.record_by(self._recorder)
+            self._recorder.sampler.start()
         return self
 
     def __exit__(
@@ -100,6 +102,11 @@ class Timeline:
         return self._records()[2]
 
     @property
+    def samples(self) -> list[TracedSample]:
+        """The memory in use, and how late event loops were, as far as they were looked at."""
+        return [] if self._recorder is None else self._recorder.samples
+
+    @property
     def seconds(self) -> float:
         """How long the trace was open, or has been so far."""
         recorder = self._recorder
@@ -116,7 +123,7 @@ class Timeline:
     def dropped(self) -> int:
         """How many operations were noted and are no longer kept, since there were so many."""
         recorder = self._recorder
-        return 0 if recorder is None else max(0, recorder.noted - self._most)
+        return 0 if recorder is None else max(0, recorder.journal.count - self._most)
 
     @property
     def problems(self) -> list[str]:
@@ -165,7 +172,7 @@ class Timeline:
             about["problems"] = self.problems
         text = json.dumps(
             {
-                "traceEvents": trace_events.events(found, operations),
+                "traceEvents": trace_events.events(found, operations, self.samples),
                 "displayTimeUnit": "ms",
                 "otherData": about,
             },
@@ -205,15 +212,17 @@ class Timeline:
         )
 
 
-def trace(max_operations: int = MOST) -> Timeline:
+def trace(max_operations: int = MOST, *, exact: bool = False) -> Timeline:
     """A trace, which is open inside of a `with` block: it notes the operations of all threads and
     devices, the waits for them and the compilations of kernels.
 
-    There is one open trace for the process. A program runs as without it, but for two events around
-    each operation on its stream.
+    There is one open trace for the process. A program runs as without it, but for events on its
+    streams, and at most a twentieth slower, also where it only launches short kernels.
 
     Args:
         max_operations: the newest are kept, so many at most.
+        exact: events around each operation, whatever that takes. Else those that follow one another
+            too quickly for that have common bounds instead: see `TracedOperation.is_measured`.
 
     Raises:
         StateError: another trace is open, when this one is opened.
@@ -226,4 +235,4 @@ def trace(max_operations: int = MOST) -> Timeline:
         >>> [(wait.how, wait.sequence > 0) for wait in t.waits]
         [('await', True)]
     """
-    return Timeline(max_operations)
+    return Timeline(max_operations, exact)

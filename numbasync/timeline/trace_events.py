@@ -8,17 +8,22 @@ work and on to the wait for it; another one from work to what waited for it on a
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from numbasync.timeline.records import TracedOperation
+from numbasync.timeline.records import TracedOperation, TracedSample
 from numbasync.timeline.tracks import HOST, Slice, Track
 
 Event = dict[str, Any]
 Place = tuple[int, int, Slice]  # process, thread, slice
 
 
-def events(tracks: list[Track], operations: list[TracedOperation]) -> list[Event]:
+def events(
+    tracks: list[Track],
+    operations: list[TracedOperation],
+    samples: Sequence[TracedSample] = (),
+) -> list[Event]:
     """The events: names first, the others by time, in microseconds."""
     groups = {group: i + 1 for i, group in enumerate(dict.fromkeys(t.group for t in tracks))}
     named: list[Event] = []
@@ -40,6 +45,7 @@ def events(tracks: list[Track], operations: list[TracedOperation]) -> list[Event
                 by_operation[piece.operation].append((pid, tid, piece))
     timed += _flows(by_operation, operations)
     timed += _counters(groups, operations)
+    timed += _sampled(groups, samples)
     return named + sorted(timed, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
 
 
@@ -119,8 +125,26 @@ def _counters(groups: dict[str, int], operations: list[TracedOperation]) -> list
         for at, more, more_bytes in sorted(steps, key=lambda step: (step[0], -step[1])):
             count, nbytes = count + more, nbytes + more_bytes
             for name, value in (("operations in flight", count), ("bytes in flight", nbytes)):
-                found.append(
-                    {"ph": "C", "name": name, "ts": _us(at), "pid": groups[device], "tid": 0,
-                     "args": {"value": value}}
-                )  # fmt: skip
+                found.append(_counter(name, groups[device], at, value))
+    return found
+
+
+def _counter(name: str, pid: int, at: float, value: float) -> Event:
+    return {
+        "ph": "C", "name": name, "ts": _us(max(at, 0.0)), "pid": pid, "tid": 0,
+        "args": {"value": value},
+    }  # fmt: skip
+
+
+def _sampled(groups: dict[str, int], samples: Sequence[TracedSample]) -> list[Event]:
+    """The memory in use of each device, and how late the loop of each thread was."""
+    found: list[Event] = []
+    for sample in samples:
+        if sample.what == "memory in use":
+            if sample.where in groups:
+                pid = groups[sample.where]
+                found.append(_counter("bytes in use", pid, sample.at, sample.value))
+        elif HOST in groups:
+            name, late = f"loop lag of {sample.where}, us", round(sample.value * 1e6, 1)
+            found.append(_counter(name, groups[HOST], sample.at, late))
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
 
+BOUNDS = "bounds"  # a detail of work whose times were not measured
 HOST = "host"  # the group of the tracks of tasks and threads
 
 
@@ -56,18 +57,25 @@ def tracks(
     places = {(op.stream, op.sequence): i for i, op in enumerate(operations) if op.sequence}
     for i, op in enumerate(operations):
         details = {
-            "kernels": ", ".join(op.kernels), "line": op.line, "bytes": op.nbytes,
-            "error": op.error, "stream": op.stream,
+            "kernels": _counted(op.kernels), "line": op.line, "bytes": op.nbytes,
+            "bytes copied": op.copied, "error": op.error, "stream": op.stream,
         }  # fmt: skip
         shown = {name: value for name, value in details.items() if value}
         host[_line(op.task, op.thread)].append(
             Slice("enqueue", op.name, op.submitted, op.enqueued, i, 0, shown)
         )
+        if op.copied and op.is_measured and op.seconds:
+            shown["GB/s"] = round(op.copied / op.seconds / 1e9, 3)
         stream = devices[op.device, op.stream]
         for part, (began, ended) in enumerate(op.spans):
             own = shown if ended is not None else {**shown, "unfinished": True}
             end = seconds if ended is None else ended
-            stream.append(Slice("work", op.name, max(began, 0.0), end, i, part, own))
+            work = Slice("work", op.name, max(began, 0.0), end, i, part, own)
+            if not op.is_measured:
+                work.details = {**own, BOUNDS: "these times are bounds"}
+                if stream and _is_one(stream[-1], work):
+                    work = _joined(stream.pop(), work)
+            stream.append(work)
     for wait in waits:
         place = places.get((wait.stream, wait.sequence))
         told: dict[str, Any] = {"stream": wait.stream}
@@ -85,6 +93,25 @@ def tracks(
     for device, number in sorted(devices):
         found += _lanes(device, f"stream {number}", devices[device, number])
     return found
+
+
+def _counted(names: tuple[str, ...]) -> str:
+    """Names, each once: `saxpy x 100, add`."""
+    return ", ".join(name if n == 1 else f"{name} x {n}" for name, n in Counter(names).items())
+
+
+def _is_one(first: Slice, second: Slice) -> bool:
+    """Whether both lie within the same bounds of a stream."""
+    return BOUNDS in first.details and first.ended == second.ended
+
+
+def _joined(first: Slice, second: Slice) -> Slice:
+    """Works of which only common bounds are known, as the last of them."""
+    count = first.details.get("operations", 1) + 1
+    name = first.name.removesuffix(f" and {count - 2} more")
+    second.name, second.began = f"{name} and {count - 1} more", min(first.began, second.began)
+    second.details["operations"] = count
+    return second
 
 
 def _line(task: str, thread: str) -> str:

@@ -178,6 +178,7 @@ def test_in_a_graph(device: na.Device) -> None:
         (lambda x: algorithms.scan(x, 3), CallerError, "a function of two numbers"),
         (lambda x: algorithms.scan(x, exclusive=1), CallerError, "True or False"),
         (lambda x: algorithms.scan(x, further, exclusive=True), CallerError, "write initial="),
+        (lambda x: algorithms.scan(x, lambda a, b: b, -1, True), CallerError, "by <lambda> needs"),
         (lambda x: algorithms.scan(x, initial="a"), DTypeError, "no element"),
         (lambda x: algorithms.scan(x.astype(complex), "max"), DTypeError, "no order"),
         (lambda x: algorithms.scan(x > 0, further), DTypeError, "convert it"),

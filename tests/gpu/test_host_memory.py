@@ -22,13 +22,15 @@ def test_surplus_is_unlocked_by_a_thread(
 ) -> None:
     from numbasync.backend.cuda import pinned_memory
 
-    freed: list[tuple[int, Any]] = []
+    freed: list[tuple[int, Any, Any]] = []
     done = threading.Event()
     free = pinned_memory.cu.cuMemFreeHost
+    relaxed = pinned_memory.cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
     def watched(address: int) -> Any:
         result = free(address)
-        freed.append((threading.get_ident(), result))
+        before = pinned_memory.cu.cuThreadExchangeStreamCaptureMode(relaxed)[1]
+        freed.append((threading.get_ident(), result, before))
         done.set()
         return result
 
@@ -41,6 +43,7 @@ def test_surplus_is_unlocked_by_a_thread(
     assert done.wait(20)
     assert freed[0][0] != threading.get_ident()
     assert int(freed[0][1][0]) == 0
+    assert freed[0][2] == relaxed  # so that it ends no capture of another thread
     assert na.ones(10).to_host().sync().sum() == 10
 
 

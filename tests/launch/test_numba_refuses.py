@@ -238,3 +238,44 @@ def test_it_is_refused_before_anything_runs(device: na.Device, name: str) -> Non
     assert counters().launches == before.launches
     assert kernel.cpu_engine().name == "none yet"
     assert tensors[0].to_host().sync().tolist() == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("z", "x", "said"),
+    [
+        (
+            (4,),
+            (4, 2),
+            "x[i] is a row of x, which has 2 axes.\nIndex all axes, or pass",
+        ),
+        ((4, 2), (4, 2), "z[i] is a row of z, which has 2 axes"),
+        ((4,), (4, 2, 3), "x[i] is a part of x, which has 3 axes"),
+    ],
+    ids=str,
+)
+def test_a_row_that_is_taken_for_an_element_is_named(
+    device: na.Device, z: tuple[int, ...], x: tuple[int, ...], said: str
+) -> None:
+    @na.launcher
+    @cuda.jit
+    def double(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = 2.0 * x[i]
+
+    with pytest.raises(KernelCompileError) as caught:
+        double(na.zeros(z), na.ones(x)).sync()
+    assert said in str(caught.value)
+
+
+def test_an_element_of_a_matrix_is_no_row(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def shifted(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = x[i, 0] << 1
+
+    with pytest.raises(KernelCompileError) as caught:
+        shifted(na.zeros(4), na.ones((4, 2))).sync()
+    assert " is a row of " not in str(caught.value)

@@ -429,6 +429,9 @@ class CudaStream:
             fail(result, "cuStreamQuery")
         return not result
 
+    def passed_ns(self) -> None:
+        return None
+
     def spin_poll(self) -> bool:
         return self.query()
 

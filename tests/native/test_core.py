@@ -61,6 +61,19 @@ def test_what_the_core_has_is_declared_or_in_the_place_of_a_python_function() ->
         assert members == {m for m in stub[name] if not m.startswith("__")}, name
 
 
+def test_methods_that_the_core_replaces_are_compiled() -> None:
+    """On a machine without a GPU nothing else looks at those of a CUDA stream."""
+    package = Path(str(native.__file__)).parent
+    tree = ast.parse((package / "backend/cuda/stream.py").read_text())
+    streams = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    marked = {
+        node.name for node in streams["CudaStream"].body
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(mark) == "compiled" for mark in node.decorator_list)
+    }  # fmt: skip
+    assert set(native.core.METHODS) <= marked
+
+
 def test_the_switch(device: na.Device, on: bool) -> None:
     assert native.core.is_on() is on
     z = na.zeros(8).sync()

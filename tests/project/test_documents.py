@@ -16,6 +16,7 @@ PAGES = (*FIRST, *sorted(
 ))  # fmt: skip
 
 MOST_WORDS = 30  # of a sentence
+MOST_LINES = 60  # of a how-to page
 # What had its own name here, and what the field calls it.
 STANDARD = {
     r"lent|lends?|lending": "passed, exported",
@@ -62,7 +63,9 @@ def test_a_long_sentence_is_found() -> None:
     assert long_sentences(f"| {words} | {words} |\n\n```py\n{words} {words}\n```\n") == []
 
 
-def test_a_how_to_page_says_first_what_it_is_for() -> None:
+def test_a_how_to_page_is_one_screen_and_says_first_what_it_is_for() -> None:
     for path in ROOT.glob("docs/how-to/*.md"):
-        title, lead, *_ = path.read_text(encoding="utf-8").split("\n\n")
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= MOST_LINES, f"{path}: what is not the task is elsewhere"
+        title, lead, *_ = text.split("\n\n")
         assert title.startswith("# ") and len(lead) < 200 and lead[-1] in ".:", path

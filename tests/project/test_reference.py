@@ -145,12 +145,6 @@ def test_each_page_is_in_the_navigation_and_on_the_first_page() -> None:
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", first)) == pages - {"index.md"}
 
 
-def test_links_of_the_pages_lead_somewhere() -> None:
-    for page in PAGES.glob("*.md"):
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (PAGES / target).exists(), (page.name, target)
-
-
 def first_column(page: str, heading: str = "") -> list[str]:
     """What stands in backquotes in the first column of the tables of a page, or of a part of it."""
     text = (PAGES / page).read_text(encoding="utf-8")

@@ -233,6 +233,8 @@ def _x_of(z: Any, x: Any) -> Any:
     ("change", "error", "said"),
     [
         ({"kernel": 3}, CallerError, "3 is no kernel"),
+        ({"kernel": only_positive[2, 64]}, CallerError, r"only_positive\[\(2, .* has its extents"),
+        ({"kernel": only_positive.forall(9)}, CallerError, r"\[9 threads\]> .* extents by name"),
         ({"reference": X}, CallerError, "the reference is a function of the arguments, not array"),
         ({"reference": lambda *_: "abc"}, CallerError, "gave <U3 for z, which is float32"),
         ({"reference": lambda *_: [[1], [1, 2]]}, CallerError, "which is no array"),

@@ -15,7 +15,7 @@ def operation(
     settings: dict[str, Any] = {
         "kernels": (), "line": "", "device": "cpu:0", "task": "Task-1", "thread": "MainThread",
         "submitted": began, "enqueued": began, "nbytes": 0, "waits_for": (), "parent": None,
-        "error": "",
+        "error": "", "is_measured": True, "copied": 0,
     }  # fmt: skip
     return na.TracedOperation(
         name=name, stream=stream, sequence=sequence, spans=spans, **(settings | others)

@@ -12,7 +12,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import CallerError
 from numbasync.timeline.trace_events import events
-from numbasync.timeline.tracks import Slice, _lanes
+from numbasync.timeline.tracks import Slice, _lanes, tracks
 from tests.common import add_one
 from tests.timeline.records import operation
 from tests.timeline.trace_event_format import check
@@ -58,7 +58,8 @@ def test_a_saved_timeline_keeps_the_rules(device: na.Device, tmp_path: Path) -> 
     assert {event["cat"] for event in data["traceEvents"] if event["ph"] == "s"} >= {"operation"}
     ends = of(data, "f", cat="operation")
     assert len(ends) >= len([op for op in t.operations if op.spans]) - 2
-    assert of(data, "C")[-1]["args"] == {"value": 0}
+    counters = {event["name"]: event["args"]["value"] for event in of(data, "C")}
+    assert counters["operations in flight"] == counters["bytes in flight"] == 0
 
 
 def test_other_names_of_files_are_refused(tmp_path: Path) -> None:
@@ -79,7 +80,6 @@ def test_what_overlaps_in_part_goes_to_lines_of_their_own() -> None:
 
 
 def test_order_between_streams_is_a_flow(tmp_path: Path) -> None:
-    from numbasync.timeline.tracks import tracks
 
     writer = operation("writer", 1, 1, (0.0, 2.0))
     reader = operation("reader", 2, 1, (2.0, 3.0), waits_for=((1, 1), (9, 9)))
@@ -93,3 +93,19 @@ def test_order_between_streams_is_a_flow(tmp_path: Path) -> None:
         and start["tid"] != end["tid"]
         and end["ts"] == 2e6 == start["ts"] + 2e6
     )
+
+
+def test_samples_are_counters_of_their_device_and_of_the_host(device: na.Device) -> None:
+    ops = [operation("k", 1, 1, (0.0, 1.0), device=device.label)]
+    samples = [
+        na.TracedSample(what="memory in use", where=device.label, at=0.5, value=4096),
+        na.TracedSample(what="memory in use", where="cuda:9", at=0.5, value=1),  # which ran nothing
+        na.TracedSample(what="loop lag", where="MainThread", at=0.25, value=2e-3),
+    ]
+    found = [e for e in events(tracks(ops, [], [], 1.0), ops, samples) if e["ph"] == "C"]
+    names = {e["pid"]: e["args"]["name"] for e in events(tracks(ops, [], [], 1.0), ops)
+             if e["name"] == "process_name"}  # fmt: skip
+    shown = {(e["name"], names[e["pid"]], e["ts"], e["args"]["value"]) for e in found}
+    assert ("bytes in use", device.label, 5e5, 4096) in shown
+    assert ("loop lag of MainThread, us", "host: tasks and threads", 2.5e5, 2000.0) in shown
+    assert len([e for e in found if e["name"] == "bytes in use"]) == 1

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import gc
 import logging
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +20,10 @@ import numbasync as na
 from numbasync import native, testing
 from numbasync.device import tracing
 from numbasync.errors import CallerError, DeviceLostError, KernelError, StateError
+from numbasync.ops.run import awaited
+from numbasync.timeline import sampler
 from numbasync.timeline.clock import Clock
+from numbasync.timeline.tracks import tracks
 from tests.common import add_one
 
 BOTH_WAYS = (False, True) if native.core is not None else (False,)
@@ -91,7 +98,11 @@ def test_each_form_is_noted_once(device: na.Device, core: bool, form: str) -> No
             na.run(gathered())
     (op,) = (op for op in t.operations if op.kernels)
     assert op.kernels == ("add_one",) and op.ended is not None
-    kind = "await" if form in ("gather", "asyncio") else "block"
+    is_awaited = form in ("gather", "asyncio")
+    assert ("in gathered" if is_awaited else "in test_each_form") in op.line.replace(
+        "test_each_form_is_noted_once.<locals>.gathered", "gathered"
+    )
+    kind = "await" if is_awaited else "block"
     assert [w.name for w in t.waits if w.how == kind and w.sequence == op.sequence] == [op.name]
     assert z.to_host().sync()[0] == 2
 
@@ -153,6 +164,82 @@ def test_errors_graphs_and_parts(device: na.Device, core: bool) -> None:
     assert all(op.sequence == 0 for op in t.operations[1:])
 
 
+def test_copies_say_how_many_bytes_and_how_fast(device: na.Device, core: bool) -> None:
+    a = np.ones((64, 64), np.float32)
+    x, y = na.zeros(a.shape).sync(), na.zeros(a.shape).sync()
+    pinned = na.pinned(a.shape, np.float32)
+    pinned[...] = 1
+    with na.trace(exact=True) as t:
+        na.from_host(a).sync()
+        y.to_host().sync()
+        na.memcpy(x, y).sync()
+        na.memcpy(x, a).sync()
+        na.memcpy(pinned, x).sync()
+        na.memcpy(x, pinned).sync()
+        add_one(na.from_host(a[0])).sync()
+    assert [op.copied for op in t.operations] == [*6 * [a.nbytes], a[0].nbytes]
+    details = [
+        s.details
+        for track in tracks(t.operations, [], [], t.seconds)
+        for s in track.slices
+        if s.what == "work"
+    ]
+    assert all(op.is_measured for op in t.operations)
+    assert sorted((d["bytes copied"], d["GB/s"]) for d in details) == sorted(
+        (op.copied, round(op.copied / op.seconds / 1e9, 3)) for op in t.operations
+    )
+
+
+def test_large_uploads_count_each_byte_once(device: na.Device) -> None:
+    a = np.ones(5_000_000, np.float32)
+    with na.trace() as t:
+        x = na.from_host(a).sync()
+        x.to_host().sync()
+    assert [op.copied for op in t.operations] == [a.nbytes, a.nbytes]
+
+
+def test_copies_between_devices_say_how_many_bytes() -> None:
+    first, second = na.devices("cpu")
+    with na.use_device(first):
+        x = na.zeros(1000).sync()
+    with na.trace() as t:
+        na.to_device(x, second).sync()
+    assert [(op.device, op.copied) for op in t.operations] == [(second.label, 4000)]
+
+
+def test_a_graph_launch_lists_its_kernels(device: na.Device, core: bool) -> None:
+    stream, z = device.new_stream(), na.zeros(4).sync()
+    graph = na.zip(*(add_one(z) for _ in range(3)), add_one(z)).graph_on(stream)
+    with na.trace() as t:
+        graph.launch().sync_on(stream)
+        na.run(awaited(graph.launch()))
+    assert [op.kernels for op in t.operations] == [("add_one",) * 4] * 2
+    slices = [s for track in tracks(t.operations, [], [], 1.0) for s in track.slices]
+    assert {s.details["kernels"] for s in slices} == {"add_one x 4"}
+
+
+def test_memory_and_the_loop_are_looked_at(device: na.Device, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sampler, "EVERY_S", 1e-4)
+
+    async def main() -> tuple[na.Timeline, int]:
+        small = await na.zeros(8)
+        before = device.memory_stats().used_current
+        with na.trace() as t:
+            kept = await na.zeros(1000)
+            while not any(s.what == "loop lag" for s in t.samples):
+                await asyncio.sleep(0)
+        assert kept.nbytes == 4000 and small.nbytes == 32
+        return t, before
+
+    t, before = na.run(main())
+    used = [s.value for s in t.samples if s.what == "memory in use" and s.where == device.label]
+    assert used[0] == before and used[-1] == before + 4096
+    lags = [s for s in t.samples if s.what == "loop lag"]
+    assert {s.where for s in lags} == {threading.current_thread().name}
+    assert all(s.value > 0 and 0 <= s.at <= t.seconds for s in lags)
+    assert all(thread.name != "numbasync trace" for thread in threading.enumerate())
+
+
 def test_threads_and_an_end_in_the_middle(device: na.Device) -> None:
     z = na.zeros(4).sync()
     add_one(z).sync()
@@ -189,18 +276,25 @@ def test_one_trace_at_a_time_once(device: na.Device) -> None:
         pass
     with pytest.raises(CallerError, match="max_operations"):
         na.trace(0)
+    with pytest.raises(CallerError, match="exact"):
+        na.trace(exact="yes")  # type: ignore[arg-type]
     assert repr(na.trace()) == "<Timeline, not opened>" and "1 operation on 1 stream" in repr(t)
 
 
-def test_the_newest_are_kept_and_streams_are_let_go(device: na.Device) -> None:
+def test_the_newest_are_kept_and_streams_are_let_go(device: na.Device, core: bool) -> None:
     z = na.zeros(4).sync()
     add_one(z).sync()
+    stream = device.new_stream()
+    gone = weakref.ref(stream)
     with na.trace(max_operations=10) as t:
+        add_one(z).sync_on(stream)
+        del stream
         for _ in range(600):
             add_one(z).sync()
-    assert len(t.operations) == len(t.waits) == 10 and t.dropped == 590
-    recorder: Any = t._recorder
-    assert not recorder._unsettled and all(note.submission is None for note in recorder._notes)
+        gc.collect()
+        assert gone() is None
+    assert len(t.operations) == len(t.waits) == 10 and t.dropped == 591
+    assert [op.submitted for op in t.operations] == sorted(op.submitted for op in t.operations)
 
 
 def test_values_are_those_of_a_program_without_a_trace(device: na.Device, core: bool) -> None:
@@ -227,6 +321,19 @@ def test_failures_are_those_of_a_program_without_a_trace(device: na.Device, core
     assert t.operations[-1].error == "KernelError" and t.operations[-1].kernels == ("add_one",)
 
 
+def test_a_launch_is_noted_whose_change_fails(device: na.Device, core: bool) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+
+    def fails(_: object) -> None:
+        raise KeyError("k")
+
+    with na.trace() as t, pytest.raises(KeyError):
+        add_one(z).map(fails).sync()
+    (op,) = t.operations
+    assert op.kernels == ("add_one",) and op.sequence and op.error == ""
+
+
 def test_a_device_that_is_lost_leaves_a_timeline(
     device: na.Device, stream: na.Stream, core: bool
 ) -> None:
@@ -240,36 +347,102 @@ def test_a_device_that_is_lost_leaves_a_timeline(
     assert (na.ones(4).to_host().sync() == 1).all()  # a new start, which lets go of what it held
 
 
+def behind_a_gate(z: na.Tensor, stream: na.Stream) -> None:
+    """A launch on a stream that is not idle, so that only an event tells when it was passed."""
+    with testing.gate(stream):
+        add_one(z).async_on(stream)
+    stream.synchronize()
+
+
 def test_times_that_are_missing_are_explained(
-    device: na.Device, monkeypatch: pytest.MonkeyPatch, core: bool
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, core: bool
 ) -> None:
     z = na.zeros(4).sync()
-    add_one(z).sync()
+    add_one(z).sync_on(stream)
 
     def no_event(self: Clock) -> None:
         raise RuntimeError("no events are left\nand nobody knows why")
 
     with monkeypatch.context() as patch, na.trace() as t:
         patch.setattr(Clock, "take", no_event)
-        add_one(z).sync()
-    assert [op.ended for op in t.operations] == [None]
+        behind_a_gate(z, stream)
+    (op,) = t.operations
+    assert not op.is_measured and op.ended is not None and t.waits[0].ready is None
+    assert op.began == op.submitted and op.ended == t.waits[0].ended
     text = f"times of {device.label} are missing: RuntimeError: no events are left"
     assert t.problems == [text] and text in t.summary().advice
 
 
 def test_times_are_known_when_the_clocks_are(
-    device: na.Device, monkeypatch: pytest.MonkeyPatch, core: bool
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, core: bool
 ) -> None:
     """Beside other programs, a device may pass what compares the clocks after a trace has ended."""
     z = na.zeros(4).sync()
-    add_one(z).sync()
+    add_one(z).sync_on(stream)
     with monkeypatch.context() as patch:
         patch.setattr(Clock, "compare", lambda self, patience_ns=0: False)
         with na.trace() as t:
-            add_one(z).sync()
-        assert [op.ended for op in t.operations] == [None]
+            behind_a_gate(z, stream)
+        assert [op.is_measured for op in t.operations] == [False]
         (problem,) = t.problems
         assert device.label in problem and "clock could not be compared" in problem
     (op,) = t.operations
-    assert op.began is not None and op.ended is not None and t.problems == []
+    assert op.is_measured and op.began is not None and op.ended is not None and t.problems == []
     assert op.began >= op.submitted - t.clock_error - 1e-6
+
+
+def test_work_that_is_not_run_at_once_ends_later(device: na.Device, core: bool) -> None:
+    z = na.zeros(1 << 22).sync()
+    add_one(z).sync()
+    with na.trace() as t:
+        add_one(z).sync()
+    (op,) = t.operations
+    assert op.ended is not None and op.enqueued < op.ended <= t.waits[0].ended + t.clock_error
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_follows_too_quickly_has_common_bounds(
+    device: na.Device, stream: na.Stream, core: bool, exact: bool
+) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync_on(stream)
+    with na.trace(exact=exact) as t:
+        with testing.gate(stream):
+            for _ in range(100):
+                add_one(z).async_on(stream)
+        stream.synchronize()
+    ops = t.operations
+    assert ops[0].is_measured
+    assert all(op.is_measured for op in ops) is exact
+    ends = [op.ended for op in ops]
+    for op in ops:
+        assert op.began is not None and op.ended is not None and op.ended >= op.began
+        assert op.began >= op.submitted - t.clock_error
+    assert ends == sorted(ends)
+    work = [s for track in tracks(ops, [], [], t.seconds) for s in track.slices if s.what == "work"]
+    assert sum(s.details.get("operations", 1) for s in work) == 100
+    assert (len(work) == 100) is exact
+
+
+def test_a_note_takes_the_name_of_the_task_that_runs(device: na.Device, core: bool) -> None:
+    """Also of tasks that run with the same context variables, one after the other."""
+    z = na.zeros(4).sync()
+
+    async def launch() -> None:
+        add_one(z).async_on(device.policy.next_stream())
+        await add_one(z)
+        await asyncio.sleep(0)
+        add_one(z).sync()
+
+    async def main() -> None:
+        shared = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(
+            *(loop.create_task(launch(), name=name, context=shared) for name in ("one", "two"))
+        )
+
+    na.run(main())
+    with na.trace() as t:
+        na.run(main())
+    assert Counter(op.task for op in t.operations) == {"one": 3, "two": 3}
+    assert {wait.task for wait in t.waits if wait.name} == {"one", "two"}

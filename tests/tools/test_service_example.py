@@ -22,18 +22,22 @@ from PIL import Image
 
 from numbasync_kernels import image
 
-SERVICE = Path(__file__).parent.parent.parent / "examples/16_service/service.py"
+ROOT = Path(__file__).parent.parent.parent
+SERVICE = ROOT / "examples/16_service/service.py"
+PAGE = ROOT / "docs/how-to/web-service.md"
 RUNNING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 
 
 class Running:
-    """The service, until the test ends."""
+    """A service, until the test ends."""
 
-    def __init__(self, python: str, env: dict[str, str]) -> None:
-        env = {**env, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default"}
+    def __init__(self, *program: str, folder: Path = ROOT) -> None:
+        paths = [str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+        own = {"NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "default"}
         self.process = subprocess.Popen(
-            [python, str(SERVICE), "--port", "0"], stderr=subprocess.PIPE, text=True, env=env
-        )
+            [sys.executable, *program, "--port", "0"], stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **own, "PYTHONPATH": os.pathsep.join(paths)}, cwd=folder,
+        )  # fmt: skip
         assert self.process.stderr is not None
         said = []
         for line in self.process.stderr:
@@ -60,12 +64,10 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service() -> Iterator[Running]:
     pytest.importorskip("starlette", reason="needs the extra serve")
     pytest.importorskip("uvicorn", reason="needs the extra serve")
-    root = SERVICE.parent.parent.parent
-    paths = [str(root), str(root / "kernels"), os.environ.get("PYTHONPATH", "")]
-    running = Running(sys.executable, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    running = Running(str(SERVICE))
     yield running
     running.process.kill()
     running.process.communicate(timeout=300)
@@ -143,3 +145,17 @@ def test_sigterm_answers_those_that_have_asked_and_ends(service: Running) -> Non
     _, said = service.process.communicate(timeout=300)
     assert "Application shutdown complete" in said and "Traceback" not in said, said
     assert "Warning" not in said, said
+
+
+def test_the_service_of_the_documents_answers(tmp_path: Path) -> None:
+    for module in ("starlette", "uvicorn"):
+        pytest.importorskip(module, reason="needs the extra serve")
+    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    (tmp_path / "service.py").write_text(program)
+    running = Running("-m", "uvicorn", "service:app", folder=tmp_path)
+    try:
+        assert running.ask("POST", "/halve", b"[1, 2, 3, 4]") == (200, b"[0.5,1.0,1.5,2.0]")
+        assert running.ask("POST", "/halve", b"[1]")[0] == 400
+    finally:
+        running.process.kill()
+        running.process.communicate(timeout=300)

@@ -106,6 +106,7 @@ class CudaDevice:
     # The event loop polls this long for a kernel of which nothing is known, and then sleeps. To
     # wake a sleeping loop costs 15 to 110 us; polling costs processor time.
     spin_seconds = 300e-6
+    counts_steps = False
     locks_pages = True
 
     def __init__(self, ordinal: int) -> None:

@@ -248,6 +248,11 @@ class PinnedPool:
 
 
 def _unlock(surplus: queue.SimpleQueue[int], device: Gpu) -> None:
+    # What this thread frees is part of no graph. Otherwise it would end the capture of another
+    # thread, as PyTorch's, which by default forbids such calls to all threads of the process.
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    with contextlib.suppress(Exception):
+        cu.cuThreadExchangeStreamCaptureMode(mode)
     while True:
         address = surplus.get()
         with contextlib.suppress(Exception):  # a broken device has no memory left to release

@@ -352,6 +352,9 @@ class CudaStream:
             fail(cu.CUresult(result), "cuStreamQuery")
         return not result
 
+    def passed_ns(self) -> None:
+        return None
+
     @compiled
     def spin_poll(self) -> bool:
         calls = fast_calls.calls()

@@ -138,6 +138,9 @@ class ForeignCudaStream(CudaStream):
         self.check_not_captured()
         super().synchronize()
 
+    def passed_ns(self) -> None:
+        return None
+
     def spin_poll(self) -> bool:
         return not self.is_captured() and super().spin_poll()
 

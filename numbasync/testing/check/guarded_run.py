@@ -42,6 +42,12 @@ def launcher_of(kernel: Any) -> Launcher:
     """The launcher of a kernel, which may be a Numba dispatcher."""
     if isinstance(kernel, Launcher):
         return kernel
+    if isinstance(kernel, Configured):
+        raise CallerError(
+            f"{kernel!r} has its extents already, and check_kernel gives them to each launch. "
+            "Pass the kernel alone, and its extents by name: check_kernel(kernel, args, reference, "
+            "grid=2, block=256). For kernel.forall(n) that is grid=(n + 255) // 256, block=256."
+        )
     if not callable(kernel):
         raise CallerError(
             f"{shown(kernel)} is no kernel; pass what @na.launcher or @cuda.jit made."

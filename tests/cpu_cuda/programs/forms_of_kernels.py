@@ -53,8 +53,6 @@ for wrong in (
     lambda: kernel(a, 1),
     lambda: kernel[1](a, 1),
     lambda: kernel[1, 8](a),
-    lambda: kernel[1, 8](a, 1, 2),
-    lambda: kernel[0.5, 8](a, 1),
     lambda: kernel[1, 8]("text", 1),
     lambda: kernel[1, 8]([1.0, 2.0], 1),
 ):

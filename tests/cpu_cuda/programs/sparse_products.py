@@ -57,7 +57,7 @@ n = 120
 rng = np.random.default_rng(11)
 dense = np.where(rng.random((n, n)) < 0.1, rng.random((n, n)), 0)
 starts = np.concatenate([[0], (dense != 0).sum(1).cumsum()])
-columns = np.nonzero(dense)[1]
+columns = np.nonzero(dense)[1].copy()
 data, x = dense[dense != 0], rng.random(n)
 y, z = np.zeros(n), np.zeros(n)
 rows_by_threads[4, 32](data, columns, starts, x, y)

@@ -69,6 +69,10 @@ class CpuDevice:
         # advances only through polls.
         return 0.0 if self._engine.stepper is None else math.inf
 
+    @property
+    def counts_steps(self) -> bool:
+        return self._engine.stepper is not None
+
     def seeded(self, seed: int) -> AbstractContextManager[object]:
         return stepping(self._engine, seed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -235,6 +236,10 @@ class CpuStream:
 
         self.push(mark, is_short=True)
         event.reached = reached  # last: ^C leaves no event that nobody will reach
+
+    def passed_ns(self) -> int | None:
+        is_idle = not self._queue and self.engine.stepper is None
+        return perf_counter_ns() if is_idle else None
 
     def wait(self, event: Any) -> bool:
         if not isinstance(event, CpuEvent):

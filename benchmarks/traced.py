@@ -1,0 +1,75 @@
+"""`numbasync bench trace`: what an open trace costs a program that only launches."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import numbasync as na
+from benchmarks import report
+from benchmarks.measure import Case, Run, awaited, timed
+from benchmarks.tables import table
+from benchmarks.targets import Target
+from benchmarks.work import BLOCKS, THREADS, N, calls_of_a_round, check_run, saxpy
+from numbasync.device.device import Device
+
+LAUNCH = "numbasync: launch"
+PREPARED = "numbasync: prepared launch"
+AWAIT = "numbasync: await"
+METHOD = (
+    "saxpy(z[1024], f32, x[1024]), built and submitted, without a trace and with one that is "
+    "opened outside of the timed part; {calls:,} calls a round on one stream, which is drained now "
+    "and then, outside, too."
+)
+BATCHES = 8  # of a round, each drained
+
+
+def _in_a_trace(name: str) -> str:
+    return f"{name}, traced"
+
+
+TARGETS = (
+    Target("a launch in a trace / without", _in_a_trace(LAUNCH), LAUNCH, 1.05, 1.03),
+    Target("a prepared launch in a trace / without", _in_a_trace(PREPARED), PREPARED, 1.08, 1.05),
+    Target("an await in a trace / without", _in_a_trace(AWAIT), AWAIT, 1.10, 1.05),
+)
+
+
+async def tables(device: Device, rounds: int) -> list[report.Record]:
+    stream = device.new_stream()
+    z, x = await na.zeros(N), await na.ones(N)
+    calls = calls_of_a_round(stream, z, x)
+    return [
+        await table(
+            device, rounds, "trace", "a trace", _cases(stream, z, x, calls),
+            calls=BATCHES * calls, method=METHOD, base=LAUNCH, targets=TARGETS,
+        )
+    ]  # fmt: skip
+
+
+def _cases(stream: na.Stream, z: na.Tensor, x: na.Tensor, batch: int) -> list[Case]:
+    part = z.partition(THREADS)
+    again = saxpy[BLOCKS, THREADS].prepare(z, 2.0, x)
+    runs = {
+        LAUNCH: timed(
+            lambda: saxpy(part, 2.0, x).async_on(stream), stream.synchronize, every=batch
+        ),
+        PREPARED: timed(lambda: again.async_on(stream), stream.synchronize, every=batch),
+        AWAIT: awaited(lambda: saxpy(part, 2.0, x)),
+    }
+    return [
+        Case(case, run, _check(z, run))
+        for name, plain in runs.items()
+        for case, run in ((name, plain), (_in_a_trace(name), _traced(plain)))
+    ]
+
+
+def _traced(run: Run) -> Run:
+    async def traced(calls: int) -> float:
+        with na.trace():
+            return await run(calls)
+
+    return traced
+
+
+def _check(z: na.Tensor, run: Run) -> Callable[[], Awaitable[None]]:
+    return lambda: check_run(z, lambda: run(1))
