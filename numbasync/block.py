@@ -181,15 +181,14 @@ def _held_tuple(kinds: list[Any], position: int) -> Any:
 
 @cache
 def _fold(kind: Any) -> Any:
-    """The device function ``(value, op)`` of `reduce`: the warps fold their values, and then each
-    thread folds those of the warps.
+    """The device function ``(value, op)`` of `reduce`, behind a barrier: warps fold their values,
+    and then each thread folds those of the warps.
     """
     cast, fold_warp, pick = caster(kind), fold(kind), moves(kind).pick
     hold = _held(kind)
 
     @_cuda.jit(device=True)
     def fold_block(value: Any, op: Any) -> Any:
-        cuda.syncthreads()  # of an earlier call, threads may still read
         total = fold_warp(value, op)
         count = threads()
         if count <= WARP:
@@ -207,14 +206,15 @@ def _fold(kind: Any) -> Any:
 
 @cache
 def _scan_of(kind: Any, is_exclusive: bool, has_start: bool) -> Any:
-    """The device function ``(value, op, start)`` of `scan`. If `is_exclusive`, it has a start."""
+    """The device function ``(value, op, start)`` of `scan`, behind a barrier. If `is_exclusive`, it
+    has a start.
+    """
     cast, run_warp, up = caster(kind), run(kind), moves(kind).up
     hold = _held(kind)
     begins = is_exclusive or has_start
 
     @_cuda.jit(device=True)
     def scan_block(value: Any, op: Any, start: Any) -> Any:
-        cuda.syncthreads()  # of an earlier call, threads may still read
         total = run_warp(value, op)
         lane = cuda.laneid
         own = up(total, 1) if is_exclusive else total
@@ -238,19 +238,57 @@ def _scan_of(kind: Any, is_exclusive: bool, has_start: bool) -> Any:
     return scan_block
 
 
-@_api.overload(sum)
-def _sum(value):  # type: ignore[no-untyped-def]
+# --- what is called: see `numbasync.warp` ---
+
+
+def sum_together(value: Any) -> Any: ...
+def reduce_together(value: Any, op: Any) -> Any: ...
+def scan_together(value: Any, op: Any, exclusive: Any, initial: Any) -> Any: ...
+
+
+@_api.overload(sum_together)
+def _sum_together(value):  # type: ignore[no-untyped-def]
     combined = _fold(kind_of("block.sum", value, is_sum=True))
     return lambda value: combined(value, _plus)
 
 
-@_api.overload(reduce)
-def _reduce(value, op):  # type: ignore[no-untyped-def]
+@_api.overload(reduce_together)
+def _reduce_together(value, op):  # type: ignore[no-untyped-def]
     check_operator("block.reduce", op)
     combined = _fold(kind_of("block.reduce", value))
     return lambda value, op: combined(value, op)
 
 
+@_api.overload(scan_together, prefer_literal=True)
+def _scan_together(value, op, exclusive, initial):  # type: ignore[no-untyped-def]
+    return scan_overload("block.scan", _scan_of, value, op, exclusive, initial)
+
+
+# The barrier in front: of an earlier call, threads may still read.
+
+
+@_api.overload(sum)
+def _sum(value):  # type: ignore[no-untyped-def]
+    def meet_and_sum(value):  # type: ignore[no-untyped-def]
+        cuda.syncthreads()
+        return sum_together(value)
+
+    return meet_and_sum
+
+
+@_api.overload(reduce)
+def _reduce(value, op):  # type: ignore[no-untyped-def]
+    def meet_and_reduce(value, op):  # type: ignore[no-untyped-def]
+        cuda.syncthreads()
+        return reduce_together(value, op)
+
+    return meet_and_reduce
+
+
 @_api.overload(scan, prefer_literal=True)
 def _scan(value, op=None, exclusive=False, initial=None):  # type: ignore[no-untyped-def]
-    return scan_overload("block.scan", _scan_of, value, op, exclusive, initial)
+    def meet_and_scan(value, op=None, exclusive=False, initial=None):  # type: ignore[no-untyped-def]
+        cuda.syncthreads()
+        return scan_together(value, op, exclusive, initial)
+
+    return meet_and_scan

@@ -347,24 +347,51 @@ def scan_of(kind: Any, is_exclusive: bool, has_start: bool) -> Any:
     return scan_warp
 
 
-@_api.overload(sum)
-def _sum(value):  # type: ignore[no-untyped-def]
+# --- what is called ---
+# The functions that programs call do what these do. The CPU device calls these itself, where it has
+# seen that all threads make the call that is written there.
+
+
+def sum_together(value: Any) -> Any: ...
+def reduce_together(value: Any, op: Any) -> Any: ...
+def scan_together(value: Any, op: Any, exclusive: Any, initial: Any) -> Any: ...
+
+
+@_api.overload(sum_together)
+def _sum_together(value):  # type: ignore[no-untyped-def]
     kind = kind_of("warp.sum", value, is_sum=True)
     folded, pick = fold(kind), moves(kind).pick
     return lambda value: pick(folded(value, _plus), 0)
 
 
-@_api.overload(reduce)
-def _reduce(value, op):  # type: ignore[no-untyped-def]
+@_api.overload(reduce_together)
+def _reduce_together(value, op):  # type: ignore[no-untyped-def]
     check_operator("warp.reduce", op)
     kind = kind_of("warp.reduce", value)
     folded, pick = fold(kind), moves(kind).pick
     return lambda value, op: pick(folded(value, op), 0)
 
 
+@_api.overload(scan_together, prefer_literal=True)
+def _scan_together(value, op, exclusive, initial):  # type: ignore[no-untyped-def]
+    return scan_overload("warp.scan", scan_of, value, op, exclusive, initial)
+
+
+@_api.overload(sum)
+def _sum(value):  # type: ignore[no-untyped-def]
+    return lambda value: sum_together(value)
+
+
+@_api.overload(reduce)
+def _reduce(value, op):  # type: ignore[no-untyped-def]
+    return lambda value, op: reduce_together(value, op)
+
+
 @_api.overload(scan, prefer_literal=True)
 def _scan(value, op=None, exclusive=False, initial=None):  # type: ignore[no-untyped-def]
-    return scan_overload("warp.scan", scan_of, value, op, exclusive, initial)
+    return lambda value, op=None, exclusive=False, initial=None: scan_together(
+        value, op, exclusive, initial
+    )
 
 
 def scan_overload(
@@ -377,11 +404,9 @@ def scan_overload(
     start = known or 0
     if is_none(op):
         if is_none(initial):
-            return lambda value, op=None, exclusive=False, initial=None: scanned(
-                value, _plus, start
-            )
-        return lambda value, op=None, exclusive=False, initial=None: scanned(value, _plus, initial)
+            return lambda value, op, exclusive, initial: scanned(value, _plus, start)
+        return lambda value, op, exclusive, initial: scanned(value, _plus, initial)
     check_operator(name, op)
     if is_none(initial):
-        return lambda value, op=None, exclusive=False, initial=None: scanned(value, op, start)
-    return lambda value, op=None, exclusive=False, initial=None: scanned(value, op, initial)
+        return lambda value, op, exclusive, initial: scanned(value, op, start)
+    return lambda value, op, exclusive, initial: scanned(value, op, initial)

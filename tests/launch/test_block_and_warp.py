@@ -233,7 +233,22 @@ def test_some_threads_only(cpu: na.Device, n: int) -> None:
         if place() < 20:
             z[place()] = na.block.sum(1)
 
-    with pytest.raises(BarrierDivergenceError, match="20 of"):
+    with pytest.raises(BarrierDivergenceError, match=f"20 of {n} threads wait at na.block.sum"):
+        some[1, n](na.zeros(64)).sync()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("n", [31, 64])
+def test_some_lanes_only(cpu: na.Device, n: int) -> None:
+    @na.launcher
+    @cuda.jit
+    def some(z: na.KernelOutput):
+        if place() >= 20:
+            return
+        z[place()] = na.warp.scan(1, exclusive=True)
+
+    count = min(n, 32)
+    with pytest.raises(BarrierDivergenceError, match=f"20 of the warp's {count} threads"):
         some[1, n](na.zeros(64)).sync()
 
 
