@@ -112,6 +112,7 @@ from numbasync.tensors.tensor_map import tensor_map as tensor_map
 
 if TYPE_CHECKING:
     from numbasync import algorithms as algorithms
+    from numbasync import block as block
     from numbasync import collective as collective
     from numbasync import cpu_cuda as cpu_cuda
     from numbasync import dask as dask
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from numbasync import testing as testing
     from numbasync import torch as torch
     from numbasync import vectors as vectors
+    from numbasync import warp as warp
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
     from numbasync.batch import BufferId as BufferId
@@ -166,6 +168,7 @@ _runtime.imported_later.update(_LATER.values())  # `warm_up` does it beforehand
 _MODULES = frozenset(
     (
         "algorithms",
+        "block",
         "collective",
         "cpu_cuda",
         "dask",
@@ -176,6 +179,7 @@ _MODULES = frozenset(
         "testing",
         "torch",
         "vectors",
+        "warp",
     )
 )
 

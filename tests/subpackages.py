@@ -25,7 +25,7 @@ SUBPACKAGES = (
     "tools", "dask", "ray", "serve", "torch", "testing", "batch", "graphs", "runtime", "tuning",
     "algorithms", "collective", "cpu_cuda", "timeline",
     "launch", "random", "tensors", "ops", "device", "backend", "tensor_cores", "vectors",
-    "layout", "arguments", "cache_folder", "errors", "fork", "memo", "public",
+    "block", "warp", "layout", "arguments", "cache_folder", "errors", "fork", "memo", "public",
     "driver_results",
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
 UNWRITTEN, INPUT_WRITTEN, OUTSIDE_TILE, RACE, OVERFLOWN = 4, 5, 6, 7, 8  # in checked kernels
 MISALIGNED = 9
 WAITS_FOR_EVER = 10  # in checked kernels
+LANES_MISSING = 11
 NO_SITE = -1  # somewhere in the kernel
 
 

@@ -11,6 +11,7 @@ from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import (
     DIVERGED,
     INPUT_WRITTEN,
+    LANES_MISSING,
     MISALIGNED,
     NO_SITE,
     OUT_OF_RANGE,
@@ -83,6 +84,11 @@ def error_of(
         return OutOfBoundsError(
             f"{where}IndexError: index {index} is out of bounds for axis {axis} of {site.what}, "
             f"which has {extent}{source_line}"
+        )
+    if outcome == LANES_MISSING:
+        return BarrierDivergenceError(
+            f"{where}{index} of the warp's {extent} threads have come to {site.what}{source_line}\n"
+            f"All of them must: give those without work a value that changes nothing."
         )
     if outcome == MISALIGNED:
         text = vectors.misaligned(site.what, index, extent, source_line)

@@ -101,17 +101,17 @@ class Builder(ir.IRBuilder):  # type: ignore[misc, unused-ignore]
     def coordinate(self, name: str) -> Any:
         return super().call(self.session.function(f"na.{name}", I32), [])
 
-    def meet(self, what: str) -> None:
+    def meet(self, what: str, package: str = "cuda") -> None:
         """Wait for the threads of the block."""
         self.session.uses.add("barrier")
         barrier = self.session.function("na.barrier", VOID, I32)
-        super().call(barrier, [self.lower.site(f"cuda.{what}")])
+        super().call(barrier, [self.lower.site(f"{package}.{what}")])
 
-    def meet_warp(self, what: str, mask: Any) -> None:
+    def meet_warp(self, what: str, mask: Any, package: str = "cuda") -> None:
         """Wait for the threads of the warp that are in the mask."""
         self.session.uses.add("barrier")
         barrier = self.session.function("na.warp_barrier", VOID, I32, I32)
-        super().call(barrier, [self.lower.site(f"cuda.{what}"), mask])
+        super().call(barrier, [self.lower.site(f"{package}.{what}"), mask])
 
 
 class _Nowhere:

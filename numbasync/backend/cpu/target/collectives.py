@@ -255,6 +255,20 @@ def _match_all(builder: Builder, function: Any, args: list[Any]) -> Any:
     return _pair(builder, builder.select(is_all, came, I32(0)), is_all)
 
 
+def lanes_that_come(builder: Builder, what: str, package: str) -> tuple[Any, Any]:
+    """How many lanes of the warp have come, and how many threads it has."""
+    presence = _Presence(builder)
+    builder.meet_warp(what, _EVERYONE, package)
+    came = builder.ctpop(presence.of_warp(False))
+    builder.meet_warp(what, _EVERYONE, package)
+    presence.leave()
+    left = builder.trunc(
+        builder.sub(threads(builder), builder.and_(builder.thread(), I64(~31))), I32
+    )
+    count = builder.select(builder.icmp_unsigned("<", left, I32(32)), left, I32(32))
+    return came, count
+
+
 @instead_of("activemask", table=ASSEMBLY)
 def _activemask(builder: Builder, function: Any, args: list[Any]) -> Any:
     presence = _Presence(builder)

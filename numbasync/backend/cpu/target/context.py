@@ -41,6 +41,14 @@ def emits(key: Any, *argument_types: Any) -> Callable[[Emit], Emit]:
     return OWN.lower(key, *argument_types)  # type: ignore[no-any-return]
 
 
+def call_own(context: Any, builder: Any, key: Any, signature: Any, args: Any) -> Any:
+    """The result of a function that `numba.cuda` has for a key."""
+    typing = context.typing_context
+    function = typing.resolve_value_type(key)
+    own = function.get_call_type(typing, signature.args, {})
+    return context.get_function(function, own)(builder, args)
+
+
 @cache
 def target_data() -> Any:
     """LLVM's layout of data for this processor."""

@@ -8,7 +8,7 @@ from numbasync import vectors
 from numbasync.backend.cpu.record import MISALIGNED
 from numbasync.backend.cpu.target import accesses
 from numbasync.backend.cpu.target.builder import Builder
-from numbasync.backend.cpu.target.context import TargetContext, emits
+from numbasync.backend.cpu.target.context import TargetContext, call_own, emits
 from numbasync.backend.cpu.target.elements import Array, leave_if, parts_of
 from numbasync.backend.cpu.target.module import I64, types
 
@@ -40,21 +40,13 @@ class _Elements:
         return [builder.gep(self.pointer, [I64(k)]) for k in range(self.count)]
 
 
-def _called(context: TargetContext, builder: Builder, key: Any, signature: Any, args: Any) -> Any:
-    """numba-cuda's own call of a function."""
-    typing = context.typing_context
-    function = typing.resolve_value_type(key)
-    own = function.get_call_type(typing, signature.args, {})
-    return context.get_function(function, own)(builder, args)
-
-
 @emits(vectors.load, types.Any, types.Any, types.Any)
 def _load(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
     elements = _Elements(context, builder, signature, args, len(signature.return_type))
     if accesses.is_watched(builder, signature.args[0]):
         for place in elements.places(builder):
             accesses.read(builder, elements.site, place, elements.array.item)
-    return _called(context, builder, vectors.load_vector, signature, args)
+    return call_own(context, builder, vectors.load_vector, signature, args)
 
 
 @emits(vectors.store, types.Any, types.Any, types.Any)
@@ -64,7 +56,7 @@ def _store(context: TargetContext, builder: Builder, signature: Any, args: list[
     if accesses.is_watched(builder, signature.args[0]):
         item = elements.array.item
         writes = [accesses.Write(builder, elements.site, p, item) for p in elements.places(builder)]
-    result = _called(context, builder, vectors.store_vector, signature, args)
+    result = call_own(context, builder, vectors.store_vector, signature, args)
     for write in writes:
         write.done()
     return result
