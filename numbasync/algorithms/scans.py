@@ -47,9 +47,9 @@ def scan(
     The order of the combinations follows from shape and dtype alone. So the bits are the same for
     every grid, in each run, on each GPU; the CPU device may contract products differently.
 
-    Error bound of a sum, to first order: with u = 2**-24 for float32 and 2**-53 for float64,
-    ``h u scan(abs(x))``, where h is at most 41 for up to 4,096 elements along the last axis, and 40
-    more for each factor of 4,096 beyond. Sums of integers are exact modulo 2**64.
+    Error bound of a sum, to first order: with u = ``2**-24`` for float32 and ``2**-53`` for
+    float64, ``h u scan(abs(x))``, where h is at most 41 for up to 4,096 elements along the last
+    axis, and 40 more for each factor of 4,096 beyond. Sums of integers are exact modulo ``2**64``.
 
     Up to 4,096 elements of 4 bytes along the last axis are read once, by one kernel; more are read
     twice, by three. Of other axes that limit is 128 elements. What is not contiguous is copied

@@ -139,6 +139,13 @@ def test_it_is_built(folder: Path, pages: list[str]) -> None:
     assert not [*folder.rglob("*.py"), *folder.rglob("loop.json")]
 
 
+def test_powers_are_not_taken_for_emphasis(folder: Path) -> None:
+    """`2**-24` without backquotes in a docstring, twice in one paragraph."""
+    for page in folder.rglob("index.html"):
+        found = re.search(r"\d<strong>[^<]*</strong>", page.read_text(encoding="utf-8"))
+        assert found is None, (page.parent.name, found and found[0])
+
+
 def test_nothing_is_wider_than_its_column_and_no_page_asks_another_host(
     opened: Callable[..., Any], pages: list[str], site: str
 ) -> None:
