@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numbasync as na
 from numbasync.backend.cpu.kernel import compiled
 from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.target import pipeline
+from tests.backend_cpu.run_regions import Blocks
 
 pytestmark = pytest.mark.usefixtures("cpu")
 
@@ -55,6 +57,22 @@ def compiled_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[compiled.Compi
 
     monkeypatch.setattr(compiled.Compiled, "__init__", kept)
     return made
+
+
+def test_code_with_checks_is_compiled_lightly(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = importlib.import_module("numbasync.backend.cpu.regions.build")
+    levels: list[int] = []
+    made = build.target_machine
+
+    def noted(level: int) -> Any:
+        levels.append(level)
+        return made(level=level)
+
+    monkeypatch.setattr(build, "target_machine", noted)
+    args = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    for ordered in (False, True):
+        Blocks(reversed_in_blocks.kernel, args, ordered=ordered)
+    assert levels == [3, 0]
 
 
 def test_blocks_of_one_row_and_others_have_code_of_their_own(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numbasync as na
 import numbasync_kernels
@@ -109,15 +109,33 @@ def example_lines(path: Path) -> int:
     return found
 
 
-def examples(names: dict[str, Any], package: Path = PACKAGE) -> Iterator[doctest.DocTest]:
-    """All examples of a package, one test a docstring, which sees `names`."""
-    parser = doctest.DocTestParser()
+class Written(NamedTuple):
+    """A docstring with examples: where it is, and its text."""
+
+    name: str
+    text: str
+    path: Path
+    line: int
+
+    def test(self, names: dict[str, Any]) -> doctest.DocTest:
+        """The examples, which see `names`."""
+        parser = doctest.DocTestParser()
+        return parser.get_doctest(self.text, dict(names), self.name, str(self.path), self.line)
+
+
+@cache
+def written(package: Path = PACKAGE) -> tuple[Written, ...]:
+    """All docstrings of a package that have examples. To parse all takes half a second, so a test
+    of one makes a `DocTest` of that alone.
+    """
+    found: list[Written] = []
     for path in sorted(package.rglob("*.py")):
         module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
         for name, text, line in docstrings(path):
             if ">>>" in text:
                 whole = f"{module.removesuffix('.__init__')}.{name}".strip(".")
-                yield parser.get_doctest(text, dict(names), whole, str(path), line - 1)
+                found.append(Written(whole, text, path, line - 1))
+    return tuple(found)
 
 
 class Interpreter(doctest.DocTestRunner):

@@ -22,15 +22,15 @@ from tests.project import docstrings
 # What examples import that may not be installed.
 OPTIONAL = ("dask", "distributed", "hypothesis", "prometheus_client", "ray", "torch")
 # Ready kernels, of which some take seconds to compile.
-READY = [test.name for test in docstrings.examples({}, docstrings.KERNELS)]
+READY = [one.name for one in docstrings.written(docstrings.KERNELS)]
 QUICK = [name for name in READY if name.endswith((
     "grey", "equalisation_table", "look_up", "weights", "histogram", "grid", "sobel", "gelu",
     "embedding", "unit_rows", "attention_tile",
 ))]  # fmt: skip
 # Algorithms, of which each compiles kernels of its own; reductions have few.
 ALGORITHMS = [
-    test.name for test in docstrings.examples({})
-    if re.match(r"numbasync\.algorithms\.(scans|sorts|selections)\.", test.name)
+    one.name for one in docstrings.written()
+    if re.match(r"numbasync\.algorithms\.(scans|sorts|selections)\.", one.name)
 ]  # fmt: skip
 
 
@@ -92,8 +92,8 @@ def test_the_examples_give_what_they_say(
     monkeypatch.chdir(tmp_path)  # which examples may write to
     granted = {**names, "client": client}
     tests = [
-        test for test in docstrings.examples(granted)
-        if not needs(test.docstring or "") and test.name not in ALGORITHMS
+        one.test(granted) for one in docstrings.written()
+        if not needs(one.text) and one.name not in ALGORITHMS
     ]  # fmt: skip
     assert len(tests) > 180
     with na.use_device("cpu"), asyncio.Runner() as runner, warnings.catch_warnings():
@@ -106,7 +106,7 @@ def test_the_examples_give_what_they_say(
 @pytest.mark.parametrize("name", [*mostly_full(READY, *QUICK), *map(full, ALGORITHMS)])
 def test_the_example_of_a_kernel_gives_what_it_says(names: dict[str, Any], name: str) -> None:
     packages = (docstrings.KERNELS, docstrings.PACKAGE)
-    (test,) = (t for p in packages for t in docstrings.examples(names, p) if t.name == name)
+    (test,) = (w.test(names) for p in packages for w in docstrings.written(p) if w.name == name)
     with na.use_device("cpu"), asyncio.Runner() as runner, warnings.catch_warnings():
         warnings.simplefilter("error")
         assert docstrings.Interpreter(runner).difference(test) == ""
@@ -116,7 +116,7 @@ def test_the_example_of_a_kernel_gives_what_it_says(names: dict[str, Any], name:
 def test_the_examples_of_other_packages(names: dict[str, Any], package: str) -> None:
     if find_spec(package) is not None:
         return  # they have run above
-    left_out = [t.name for t in docstrings.examples(names) if needs(t.docstring or "") == package]
+    left_out = [one.name for one in docstrings.written() if needs(one.text) == package]
     pytest.skip(f"{package} is not installed, so these were not run: {', '.join(left_out)}")
 
 

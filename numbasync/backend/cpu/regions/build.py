@@ -42,12 +42,24 @@ def build(text: str, name: str, settings: Settings) -> Code:
     began = time.perf_counter()
     module = llvm.parse_assembly(assembly)
     module.verify()
-    run_passes(module, level=2 if code.notes["regions"] > MANY_REGIONS else 3)
+    passes, machine = _levels(settings, code.notes["regions"])
+    run_passes(module, level=passes)
     optimised = time.perf_counter()
-    code.object_code = target_machine().emit_object(module)
+    code.object_code = target_machine(level=machine).emit_object(module)
     code.notes["optimise_s"] = optimised - began
     code.notes["emit_s"] = time.perf_counter() - optimised
     return code
+
+
+def _levels(settings: Settings, regions: int) -> tuple[int, int]:
+    """The levels of LLVM's passes, and of its machine code.
+
+    Threads with checks call a function at each access, where their time goes: better code is no
+    faster, and to write it takes a sixth of the time of a compilation.
+    """
+    if settings.ordered:
+        return 1, 0
+    return (2 if regions > MANY_REGIONS else 3), 3
 
 
 def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:

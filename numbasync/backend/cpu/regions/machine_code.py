@@ -17,8 +17,8 @@ RECORD_BYTES = 128
 
 
 @functools.cache
-def target_machine(triple: str = "", cpu: str = "", features: str = "") -> Any:
-    """The processor's, or another's."""
+def target_machine(triple: str = "", cpu: str = "", features: str = "", level: int = 3) -> Any:
+    """The processor's, or another's, which writes machine code at a level of optimisation."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     if not triple:
@@ -28,7 +28,7 @@ def target_machine(triple: str = "", cpu: str = "", features: str = "") -> Any:
     # LLVM takes pages of memory for each part of the code. Where a driver has reserved most of the
     # addresses, they are far apart, and a distance of 32 bits between them ends the process.
     return target.create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="static", codemodel="large"
+        cpu=cpu, features=features, opt=level, reloc="static", codemodel="large"
     )
 
 
