@@ -11,6 +11,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelCompileError
+from numbasync.launch.axes import usage
 from numbasync.launch.coarsening import NotPlainError, plain_kernel
 from numbasync.layout import bfloat16
 from tests.common import full, host, put
@@ -185,6 +186,8 @@ def test_inputs_are_found_and_threads_stay_as_they_are() -> None:
     assert [p.is_output for p in undeclared.parameters] == [True, False]
     with pytest.raises(NotPlainError, match="give one another values"):
         plain_kernel(undeclared.kernel)
+    # The sum is of the threads along every axis.
+    assert usage(undeclared.kernel.py_func).threads == {0, 1, 2}
 
 
 def test_not_outside_of_kernels() -> None:
