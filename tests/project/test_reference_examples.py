@@ -30,7 +30,7 @@ QUICK = [name for name in READY if name.endswith((
 # Algorithms, of which each compiles kernels of its own; reductions have few.
 ALGORITHMS = [
     test.name for test in docstrings.examples({})
-    if re.match(r"numbasync\.algorithms\.(scans|sorts|selections)\.", test.name)
+    if re.match(r"numbasync\.algorithms\.(scans|sorts|selections|segments)\.", test.name)
 ]  # fmt: skip
 
 
