@@ -47,6 +47,8 @@ from numbasync.warp import (
 
 __all__ = ["reduce", "scan", "sum"]
 
+SHARED = 3  # the address space of shared memory, in LLVM's code for GPUs
+
 _api: Any = extending
 _types: Any = types
 _cuda: Any = cuda
@@ -134,6 +136,23 @@ def scan(value: Any, op: Any = None, exclusive: bool = False, initial: Any = Non
 # --- how ---
 
 
+@_api.intrinsic
+def _of_this_function(_typing: Any) -> Any:
+    """Make the shared memory of the function that calls this known to that function alone.
+
+    Numba hands NVVM the code of a function once for each way on which the kernel calls it. Copies
+    of a function are one then, but two definitions of its shared memory are refused.
+    """
+
+    def make(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        for variable in builder.module.global_values:
+            if getattr(variable, "addrspace", 0) == SHARED:
+                variable.linkage = "internal"
+        return context.get_dummy_value()
+
+    return _types.void(), make
+
+
 @cache
 def _held(kind: Any, position: int = 0) -> Any:
     """The device function ``(warp, value, is_put)`` that gives what is held for a warp: this value,
@@ -149,6 +168,7 @@ def _held(kind: Any, position: int = 0) -> Any:
     @_cuda.jit(device=True)
     def hold_in_place(warp: Any, value: Any, is_put: Any) -> Any:
         room = cuda.shared.array(WARP, kind)
+        _of_this_function()
         if is_put:
             room[warp] = value
         return room[warp]

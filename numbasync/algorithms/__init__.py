@@ -22,6 +22,7 @@ from numbasync.algorithms.reductions import var as var
 from numbasync.algorithms.scans import cumprod as cumprod
 from numbasync.algorithms.scans import cumsum as cumsum
 from numbasync.algorithms.scans import scan as scan
+from numbasync.algorithms.segments import segmented_reduce as segmented_reduce
 from numbasync.algorithms.selections import bincount as bincount
 from numbasync.algorithms.selections import histogram as histogram
 from numbasync.algorithms.selections import searchsorted as searchsorted

@@ -234,6 +234,9 @@ class _Reader:
                 self.counts = True
             elif getattr(callee, "__name__", "") == "lanemask_lt":
                 self.threads |= ALL
+            elif known_functions.combines_threads(callee):
+                self.counts = True
+                self.threads |= ALL
             elif callee is UNKNOWN or known_functions.known(callee, len(call.args)) is None:
                 self._all()
 

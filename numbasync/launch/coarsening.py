@@ -153,6 +153,8 @@ class _Reader:
             raise NotPlainError(f"it calls {name}, of which nothing is known")
         elif known_functions.is_vector_access(callee):
             raise NotPlainError("it accesses several elements at once itself")
+        elif known_functions.combines_threads(callee):
+            raise NotPlainError("its threads give one another values")
         elif not known_functions.is_atomic(callee) and not _is_pure(callee, len(call.args)):
             raise NotPlainError(f"it calls {getattr(callee, '__name__', callee)}")
 

@@ -46,6 +46,7 @@ _OPERATORS = frozenset(
      "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor"}
 )  # fmt: skip
 _VECTORS = "numbasync.vectors"  # not imported here: that takes long
+_OF_GROUPS = ("numbasync.block", "numbasync.warp")
 # Functions of `numba.cuda` that store with a cache hint, to their first argument.
 _HINTED_STORES = frozenset({"stcg", "stcs", "stwb", "stwt"})
 
@@ -60,6 +61,8 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
     name, package = _named(callee)
     if is_vector_access(callee):
         return (0,) if name == "store" else (), True
+    if combines_threads(callee):
+        return (), True
     if isinstance(callee, np.ufunc):
         return range(callee.nin, count), True
     if isinstance(callee, type) and issubclass(callee, np.generic):
@@ -82,6 +85,13 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
 def is_vector_access(callee: Any) -> bool:
     """Whether a function is one of `numbasync.vectors`."""
     return getattr(callee, "__module__", "") == _VECTORS
+
+
+def combines_threads(callee: Any) -> bool:
+    """Whether a function is one of `numbasync.block` or `numbasync.warp`, of values that all
+    threads of a group give.
+    """
+    return getattr(callee, "__module__", "") in _OF_GROUPS
 
 
 def _named(callee: Any) -> tuple[str, str]:

@@ -11,6 +11,8 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelCompileError
+from numbasync.launch.axes import usage
+from numbasync.launch.coarsening import NotPlainError, plain_kernel
 from numbasync.layout import bfloat16
 from tests.common import full, host, put
 
@@ -172,6 +174,20 @@ def test_sums_that_begin_with_a_number(device: na.Device) -> None:
     assert (host(result.z) == np.maximum(i - 3, 0)).all()
     assert (host(result.y) == i + 6).all()
     assert (host(result.x) == i % WARP * 2 + 3).all()
+
+
+def test_inputs_are_found_and_threads_stay_as_they_are() -> None:
+    @na.launcher
+    @cuda.jit
+    def undeclared(z, x):
+        i = cuda.grid(1)
+        z[i] = na.block.sum(x[i]) + na.warp.reduce(x[i], max)
+
+    assert [p.is_output for p in undeclared.parameters] == [True, False]
+    with pytest.raises(NotPlainError, match="give one another values"):
+        plain_kernel(undeclared.kernel)
+    # The sum is of the threads along every axis.
+    assert usage(undeclared.kernel.py_func).threads == {0, 1, 2}
 
 
 def test_not_outside_of_kernels() -> None:

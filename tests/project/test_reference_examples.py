@@ -30,7 +30,7 @@ QUICK = [name for name in READY if name.endswith((
 # Algorithms, of which each compiles kernels of its own; reductions have few.
 ALGORITHMS = [
     one.name for one in docstrings.written()
-    if re.match(r"numbasync\.algorithms\.(scans|sorts|selections)\.", one.name)
+    if re.match(r"numbasync\.algorithms\.(scans|sorts|selections|segments)\.", one.name)
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from tests.common import full
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
 LONG = (  # they compile many kernels, or start a cluster as 13_cluster does
     "06_sentence_embeddings", "07_command_batch", "09_fast_kernels", "10_tensor_cores",
-    "15_image_folder", "17_algorithms",
+    "15_image_folder", "17_algorithms", "18_threads_together",
 )  # fmt: skip
 
 
@@ -51,4 +51,4 @@ def test_a_cluster_ends_without_a_word(
 
 
 def test_there_are_examples() -> None:
-    assert [int(p.name[:2]) for p in EXAMPLES] == [*range(1, 16), 17]  # 16 is a folder
+    assert [int(p.name[:2]) for p in EXAMPLES] == [*range(1, 16), 17, 18]  # 16 is a folder

@@ -17,7 +17,7 @@ from numba.core.types import Type
 
 from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.interpreter import waiting
+from numbasync.backend.cpu.interpreter import together, waiting
 from numbasync.backend.cpu.interpreter.cuda_module import CUDA, LayoutArrays, unavailable
 from numbasync.backend.cpu.program_functions import device_function, used_values
 from numbasync.backend.shared_layout import SharedLayout
@@ -92,6 +92,8 @@ class Binding:
         inner = device_function(value)
         if inner is not None:
             return self.function(inner)
+        if id(value) in together.FUNCTIONS:
+            return together.FUNCTIONS[id(value)][1]
         cuda_name, stand_in = self._stand_ins.get(id(value), ("", None))
         if stand_in is not None:
             self.has_barriers |= cuda_name in waiting.FUNCTIONS
@@ -115,6 +117,11 @@ def uses_tensor_cores(function: types.FunctionType) -> bool:
     return module is not None and any(
         isinstance(value, module.Operation) for value in used_values(function)
     )
+
+
+def combines_values(function: types.FunctionType) -> bool:
+    """Whether a kernel, or a device function of it, uses `numbasync.block` or `numbasync.warp`."""
+    return any(id(value) in together.FUNCTIONS for value in used_values(function))
 
 
 class _Module:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.backend.cpu.interpreter.bind import Binding, uses_tensor_cores
+from numbasync.backend.cpu.interpreter.bind import Binding, combines_values, uses_tensor_cores
 from numbasync.backend.cpu.interpreter.block_state import (
     BlockState,
     current,
@@ -62,7 +62,9 @@ class Interpreted(ProcessorCode):
             error.args = (f"kernel {self.name}: {error}",)
             raise
         self.uses_tensor_cores = uses_tensor_cores(self.function)
-        self.has_barriers = binding.has_barriers or self.uses_tensor_cores
+        self.has_barriers = (
+            binding.has_barriers or self.uses_tensor_cores or combines_values(self.function)
+        )
         if self.uses_tensor_cores:
             self.why = "it uses operations of numbasync.tensor_cores"
         self.has_breakpoints = binding.has_breakpoints

@@ -1,0 +1,84 @@
+"""Reductions of segments against NumPy."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import algorithms
+from numbasync.algorithms.operators import OPERATORS
+from numbasync.errors import CallerError, DTypeError, NumbasyncError, ShapeError
+from tests.algorithms.test_reductions import FLOATS, INTEGERS, further, numbers, reference
+from tests.common import full, host, put
+
+LENGTHS = [3, 0, 1, 31, 32, 33, 0, 100, 1]
+
+
+def check(x: np.ndarray, lengths: Any, op: str, initial: Any = None) -> None:
+    """Each segment is what NumPy's function gives of it."""
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    got = host(algorithms.segmented_reduce(put(x), put(offsets), op, initial=initial))
+    none = OPERATORS[op](x.dtype).of_none if initial is None else initial
+    parts = [x[a:b] for a, b in pairwise(offsets)]
+    expected = [reference(op, p) if len(p) else none for p in parts]
+    assert got.dtype == OPERATORS[op](x.dtype).out and got.shape == (len(parts),)
+    rtol = {2: 2e-3, 4: 1e-5}.get(got.dtype.itemsize, 1e-12)
+    np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol)
+
+
+def test_short_segments(device: na.Device) -> None:
+    check(numbers(sum(LENGTHS)), LENGTHS, "sum")
+
+
+@pytest.mark.full
+def test_long_segments(device: na.Device) -> None:
+    lengths = [1000, 5, 0, 255, 256, 257, 2000]
+    check(numbers(sum(lengths)), lengths, "sum")
+    check(numbers(sum(lengths)), lengths, "argmax", -1)
+
+
+@pytest.mark.parametrize("op", [full(op) for op in OPERATORS])
+def test_operators(device: na.Device, op: str) -> None:
+    needs = op in ("min", "max", "argmin", "argmax")
+    check(numbers(sum(LENGTHS)), LENGTHS, op, 7 if needs else None)
+
+
+@pytest.mark.parametrize("dtype", [full(d) for d in ("bool", *INTEGERS, *FLOATS)])
+def test_dtypes(device: na.Device, dtype: str) -> None:
+    check(numbers(sum(LENGTHS), dtype), LENGTHS, "sum")
+    check(numbers(sum(LENGTHS), dtype), LENGTHS, "max", 1)
+
+
+@pytest.mark.full
+def test_a_function_and_what_is_not_contiguous(device: na.Device) -> None:
+    x, offsets = np.array([1, 0, -7, 0, 3, 0, 4, 0]), np.array([0, 9, 3, 9, 3, 9, 4], np.int32)
+    got = algorithms.segmented_reduce(put(x)[::2], put(offsets)[::2], further, initial=-1)
+    assert host(got).tolist() == [-7, -1, 4]
+
+
+@pytest.mark.full
+def test_nothing(device: na.Device) -> None:
+    x, none = np.arange(3.0), np.array([0])
+    assert host(algorithms.segmented_reduce(x, none)).shape == (0,)
+    got = host(algorithms.segmented_reduce(x[:0], np.zeros(4, int), "prod"))
+    assert got.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: algorithms.segmented_reduce(x[None], [0]), NumbasyncError, "takes a tensor"),
+        (lambda x: algorithms.segmented_reduce(x[None], x), ShapeError, "one axis"),
+        (lambda x: algorithms.segmented_reduce(x, x[:0]), ShapeError, "one more than"),
+        (lambda x: algorithms.segmented_reduce(x / 2, x / 2), DTypeError, "write integers"),
+        (lambda x: algorithms.segmented_reduce(x, x, "max"), CallerError, "write initial="),
+        (lambda x: algorithms.segmented_reduce(x, x, "last"), CallerError, "write one of"),
+    ],
+)
+def test_refused_at_once(call: Any, error: type[NumbasyncError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call(np.arange(3))
