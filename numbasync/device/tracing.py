@@ -6,6 +6,7 @@ which is all that a trace costs while none is open.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from numbasync.device.journal import Journal
@@ -81,12 +82,43 @@ class Recorder(Protocol):
         """A thread has compiled a kernel since `began`."""
 
 
-recorder: Recorder | None = None
+recorder: Recorder | None = None  # of the open trace, else that of the flight recorder
+flight: Recorder | None = None
+_trace: Recorder | None = None
+_on_loss: Callable[[Any], None] | None = None
 
 
 def record_by(new: Recorder | None) -> None:
-    """Tell `new` from now on; None: nobody."""
+    """Tell `new`, of a trace, from now on; None: the flight recorder's, if there is one."""
+    global _trace
+    _trace = new
+    _tell(new or flight)
+
+
+def is_tracing() -> bool:
+    """Whether a trace is open."""
+    return _trace is not None
+
+
+def fly_with(new: Recorder | None, on_loss: Callable[[Any], None] | None) -> None:
+    """Tell `new` while no trace is open; None: nobody.
+
+    Args:
+        on_loss: called with the fault when a device is lost.
+    """
+    global flight, _on_loss
+    flight, _on_loss = new, on_loss
+    _tell(_trace or new)
+
+
+def _tell(new: Recorder | None) -> None:
     global recorder
     recorder = new
     if core is not None:
         core.know_recorder(new)
+
+
+def tell_loss(fault: Any) -> None:
+    """A device is lost by `fault`, and what it was running is still in flight."""
+    if _on_loss is not None:
+        _on_loss(fault)

@@ -53,7 +53,7 @@ class Timeline:
         with _opening:
             if self._recorder is not None:
                 raise StateError("this trace was opened before: write `with na.trace() as t:`.")
-            if tracing.recorder is not None:
+            if tracing.is_tracing():
                 raise StateError(
                     "a trace is open already, and there is one for the process: close it first."
                 )

@@ -397,6 +397,7 @@ def test_work_that_is_not_run_at_once_ends_later(device: na.Device, core: bool) 
     with na.trace() as t:
         add_one(z).sync()
     (op,) = t.operations
+    assert op.is_measured
     assert op.ended is not None and op.enqueued < op.ended <= t.waits[0].ended + t.clock_error
 
 
