@@ -7,8 +7,10 @@ which is all that a trace costs while none is open.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
+from numbasync.device.announcing import Announcer, Announcing, SubmitLog, watch_levels
 from numbasync.device.journal import Journal
 from numbasync.native import core
 
@@ -23,12 +25,14 @@ class Recorder(Protocol):
     The core writes to the journals itself, and asks for marks.
 
     Attributes:
-        journal: of the operations.
-        waits: of those who waited.
+        journal: of the operations; None: the core calls the methods instead.
+        waits: of those who waited; None likewise.
     """
 
-    journal: Journal
-    waits: Journal
+    @property
+    def journal(self) -> Journal | None: ...
+    @property
+    def waits(self) -> Journal | None: ...
 
     def mark(self, stream: Stream, idle_at: int = 0) -> None:
         """Mark this point of a stream, so that the time is known when the device passes it.
@@ -86,6 +90,7 @@ recorder: Recorder | None = None  # of the open trace, else that of the flight r
 flight: Recorder | None = None
 _trace: Recorder | None = None
 _on_loss: Callable[[Any], None] | None = None
+_announcers: list[Announcer] = []
 
 
 def record_by(new: Recorder | None) -> None:
@@ -95,9 +100,9 @@ def record_by(new: Recorder | None) -> None:
     _tell(new or flight)
 
 
-def is_tracing() -> bool:
-    """Whether a trace is open."""
-    return _trace is not None
+def open_trace() -> Recorder | None:
+    """The recorder of the open trace, if there is one."""
+    return _trace
 
 
 def fly_with(new: Recorder | None, on_loss: Callable[[Any], None] | None) -> None:
@@ -111,14 +116,24 @@ def fly_with(new: Recorder | None, on_loss: Callable[[Any], None] | None) -> Non
     _tell(_trace or new)
 
 
+def announce_to(announcer: Announcer, is_on: bool = True) -> None:
+    """Tell `announcer` of each operation from now on; `is_on` False: no more."""
+    if is_on != (announcer in _announcers):
+        (_announcers.append if is_on else _announcers.remove)(announcer)
+        _tell(_trace or flight)
+
+
 def _tell(new: Recorder | None) -> None:
     global recorder
-    recorder = new
+    recorder = Announcing(new, [*_announcers]) if _announcers else new
     if core is not None:
-        core.know_recorder(new)
+        core.know_recorder(recorder)
 
 
 def tell_loss(fault: Any) -> None:
     """A device is lost by `fault`, and what it was running is still in flight."""
     if _on_loss is not None:
         _on_loss(fault)
+
+
+watch_levels(partial(announce_to, SubmitLog()))

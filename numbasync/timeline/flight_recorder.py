@@ -103,7 +103,7 @@ class FlightRecorder:
         what was not seen to be passed has no end.
         """
         found = list(self._recorder.records()[0])
-        trace = tracing.recorder  # has those since it was opened
+        trace = tracing.open_trace()  # has those since it was opened
         if isinstance(trace, TraceRecorder) and trace is not self._recorder:
             later = (trace.start_ns - self._recorder.start_ns) / 1e9
             found += [_shifted(op, later) for op in trace.records()[0]]
