@@ -125,7 +125,8 @@ def announce_to(announcer: Announcer, is_on: bool = True) -> None:
 
 def _tell(new: Recorder | None) -> None:
     global recorder
-    recorder = Announcing(new, [*_announcers]) if _announcers else new
+    announcing: Any = Announcing(new, [*_announcers])  # with the methods of `new`
+    recorder = announcing if _announcers else new
     if core is not None:
         core.know_recorder(recorder)
 

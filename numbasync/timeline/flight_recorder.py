@@ -54,7 +54,8 @@ class FlightRecorder:
         self._hang_after = None if hang_after is None else _seconds(hang_after)
         self._signal = None if signal is None else _checked(signal)
         self._handler: Any = None  # of the signal before
-        self._end = threading.Event()
+        self._end = threading.Lock()  # held until the end
+        self._end.acquire()
         self._watchdog: threading.Thread | None = None
         self._recorder = TraceRecorder(self._most, is_exact=False, has_marks=False)
         with _opening:
@@ -65,10 +66,11 @@ class FlightRecorder:
             if self._signal is not None:
                 self._handler = signals.signal(self._signal, self._signalled)
             if self._hang_after is not None:
-                self._watchdog = threading.Thread(
+                watchdog = threading.Thread(
                     target=self._watch, name="numbasync watchdog", daemon=True
                 )
-                self._watchdog.start()
+                watchdog.start()
+                self._watchdog = watchdog
         except BaseException:
             self.close()
             raise
@@ -78,9 +80,9 @@ class FlightRecorder:
         with _opening:
             if tracing.flight is self._recorder:
                 tracing.fly_with(None, None)
-        self._end.set()
         watchdog, self._watchdog = self._watchdog, None
-        if watchdog is not None and watchdog is not threading.current_thread():
+        if watchdog is not None:
+            self._end.release()
             watchdog.join()
         handler, self._handler = self._handler, None
         if handler is not None and self._signal is not None:
@@ -168,7 +170,7 @@ class FlightRecorder:
         limit = self._hang_after or 0.0
         fronts: dict[int, tuple[int, int]] = {}  # of streams: the number, and since when
         told = set[tuple[int, int]]()
-        while not self._end.wait(limit / LOOKS):
+        while not self._end.acquire(timeout=limit / LOOKS):
             now = perf_counter_ns()
             seen: dict[int, tuple[int, int]] = {}
             for device in known_devices():
