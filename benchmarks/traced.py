@@ -1,8 +1,9 @@
-"""`numbasync bench trace`: what an open trace costs a program that only launches."""
+"""`numbasync bench trace`: what a trace and a flight recorder cost who only launches."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 
 import numbasync as na
 from benchmarks import report
@@ -16,9 +17,9 @@ LAUNCH = "numbasync: launch"
 PREPARED = "numbasync: prepared launch"
 AWAIT = "numbasync: await"
 METHOD = (
-    "saxpy(z[1024], f32, x[1024]), built and submitted, without a trace and with one that is "
-    "opened outside of the timed part; {calls:,} calls a round on one stream, which is drained now "
-    "and then, outside, too."
+    "saxpy(z[1024], f32, x[1024]), built and submitted, without a trace, in one, and with a "
+    "flight recorder, which are opened outside of the timed part; {calls:,} calls a round on one "
+    "stream, which is drained now and then, outside, too."
 )
 BATCHES = 8  # of a round, each drained
 
@@ -27,9 +28,16 @@ def _in_a_trace(name: str) -> str:
     return f"{name}, traced"
 
 
+def _with_a_recorder(name: str) -> str:
+    return f"{name}, flight recorder"
+
+
 TARGETS = (
     Target("a launch in a trace / without", _in_a_trace(LAUNCH), LAUNCH, 1.05, 1.03),
     Target("a prepared launch in a trace / without", _in_a_trace(PREPARED), PREPARED, 1.08, 1.05),
+    Target(
+        "a launch with a flight recorder / without", _with_a_recorder(LAUNCH), LAUNCH, 1.05, 1.03
+    ),
     Target("an await in a trace / without", _in_a_trace(AWAIT), AWAIT, 1.10, 1.05),
 )
 
@@ -59,16 +67,20 @@ def _cases(stream: na.Stream, z: na.Tensor, x: na.Tensor, batch: int) -> list[Ca
     return [
         Case(case, run, _check(z, run))
         for name, plain in runs.items()
-        for case, run in ((name, plain), (_in_a_trace(name), _traced(plain)))
+        for case, run in (
+            (name, plain),
+            (_in_a_trace(name), _inside(na.trace, plain)),
+            (_with_a_recorder(name), _inside(na.flight_recorder, plain)),
+        )
     ]
 
 
-def _traced(run: Run) -> Run:
-    async def traced(calls: int) -> float:
-        with na.trace():
+def _inside(recorder: Callable[[], AbstractContextManager[object]], run: Run) -> Run:
+    async def recorded(calls: int) -> float:
+        with recorder():
             return await run(calls)
 
-    return traced
+    return recorded
 
 
 def _check(z: na.Tensor, run: Run) -> Callable[[], Awaitable[None]]:

@@ -132,6 +132,8 @@ if TYPE_CHECKING:
     from numbasync.batch import elementwise as elementwise
     from numbasync.cpu_cuda import cuda_on_cpu as cuda_on_cpu
     from numbasync.random import random_states as random_states
+    from numbasync.timeline.flight_recorder import FlightRecorder as FlightRecorder
+    from numbasync.timeline.flight_recorder import flight_recorder as flight_recorder
     from numbasync.timeline.records import TracedCompilation as TracedCompilation
     from numbasync.timeline.records import TracedOperation as TracedOperation
     from numbasync.timeline.records import TracedSample as TracedSample
@@ -155,6 +157,7 @@ _LATER = {
     **dict.fromkeys(("Autotuned", "autotune"), "numbasync.tuning.autotune"),
     "TuningResult": "numbasync.tuning.measurements",
     **dict.fromkeys(("Timeline", "trace"), "numbasync.timeline.timeline"),
+    **dict.fromkeys(("FlightRecorder", "flight_recorder"), "numbasync.timeline.flight_recorder"),
     **dict.fromkeys(
         ("TracedCompilation", "TracedOperation", "TracedSample", "TracedWait"),
         "numbasync.timeline.records",

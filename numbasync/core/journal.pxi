@@ -262,6 +262,21 @@ cdef int tell_begin(object stream, start_s* start) except -1:
     return 0
 
 
+cdef int tell_made(object submission) except -1:
+    """`begin`, of a recorder that has no journal."""
+    cdef object held = recorder
+    if held is not None and journal is None:
+        held.begin(submission)
+    return 0
+
+
+cdef int tell_drop(object submission) except -1:
+    cdef object held = recorder
+    if held is not None and journal is None:
+        held.drop(submission)
+    return 0
+
+
 cdef inline bint is_stepped(object queue) noexcept:
     return isa(queue, CpuStream) and not holds(get(queue, at_engine), at_stepper, None)
 
@@ -297,9 +312,9 @@ cdef int tell_reach(object submission) except -1:
     global reached
     cdef object held = recorder
     cdef Journal notes = journal
-    if held is None or notes is None:
+    if held is None:
         return 0
-    if notes.due <= na_ns() or (
+    if notes is None or notes.due <= na_ns() or (
         reached != <PyObject*>submission and is_passed(get(get(submission, at_stream), at_backend))
     ):
         reached = <PyObject*>submission
@@ -315,8 +330,17 @@ cdef inline int64_t began_to_wait(object submission) noexcept:
 cdef int tell_wait(
     object how, object stream, object sequence, object submission, int64_t began
 ) except -1:
-    """A wait has ended."""
+    """A wait has ended; or, without `how`, a stream has passed a number."""
+    cdef object held = recorder
     cdef Journal notes = waits
-    if notes is not None and began:
+    if not began or held is None:
+        return 0
+    if notes is not None:
         notes.note_wait(how, stream, sequence, submission, began)
+    elif how is None:
+        held.passed(stream, sequence)
+    elif submission is None:
+        held.blocked(stream, sequence, began)
+    else:
+        held.awaited(submission, began)
     return 0

@@ -140,10 +140,14 @@ cdef object enqueued_again(object run, object stream, tuple values):
     if recorder is not None:
         tell_begin(stream, &start)
     submission = new_submission(stream, get(launcher, at_label), get(launcher, at_names))
+    if recorder is not None:
+        tell_made(submission)
     try:
         if not (<FastCall>form).enqueued(
             plan, values, get(run, at_prepared_tensors), submission
         ):
+            if recorder is not None:
+                tell_drop(submission)
             return None
         put(submission, at_site, site_of_caller(0))
         commit(stream, submission, &start)

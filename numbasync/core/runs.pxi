@@ -137,6 +137,8 @@ cdef object enqueued(object op, object stream, object site):
     else:
         name = name_of(op)
     submission = new_submission(stream, name, ())
+    if recorder is not None:
+        tell_made(submission)
     try:
         if is_launch:
             status = enqueue(op, submission)
@@ -145,6 +147,8 @@ cdef object enqueued(object op, object stream, object site):
         if status == 2:
             status = bool(enqueue_other(op, submission))
         if not status:
+            if recorder is not None:
+                tell_drop(submission)
             return None
         put(submission, at_site, site_of_caller(0) if site is None else site)
         commit(stream, submission, &start)

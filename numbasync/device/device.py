@@ -19,6 +19,7 @@ from numbasync.arguments import check_whole, with_type
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
+from numbasync.device import tracing
 from numbasync.device.event import Event, EventPool
 from numbasync.device.latency import Latent
 from numbasync.device.limit_scope import InFlight as InFlight
@@ -324,6 +325,7 @@ class Device(Latent, Public):
                 running.append(building)
             name_suspects(fault, running)
             self.lost, self._lost_trace = fault, fault.__traceback__
+        tracing.tell_loss(fault)
         for stream in streams:
             stream.break_with(fault)
             stream.advance()

@@ -6,8 +6,11 @@ which is all that a trace costs while none is open.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
+from numbasync.device.announcing import Announcer, Announcing, SubmitLog, watch_levels
 from numbasync.device.journal import Journal
 from numbasync.native import core
 
@@ -22,12 +25,14 @@ class Recorder(Protocol):
     The core writes to the journals itself, and asks for marks.
 
     Attributes:
-        journal: of the operations.
-        waits: of those who waited.
+        journal: of the operations; None: the core calls the methods instead.
+        waits: of those who waited; None likewise.
     """
 
-    journal: Journal
-    waits: Journal
+    @property
+    def journal(self) -> Journal | None: ...
+    @property
+    def waits(self) -> Journal | None: ...
 
     def mark(self, stream: Stream, idle_at: int = 0) -> None:
         """Mark this point of a stream, so that the time is known when the device passes it.
@@ -81,12 +86,55 @@ class Recorder(Protocol):
         """A thread has compiled a kernel since `began`."""
 
 
-recorder: Recorder | None = None
+recorder: Recorder | None = None  # of the open trace, else that of the flight recorder
+flight: Recorder | None = None
+_trace: Recorder | None = None
+_on_loss: Callable[[Any], None] | None = None
+_announcers: list[Announcer] = []
 
 
 def record_by(new: Recorder | None) -> None:
-    """Tell `new` from now on; None: nobody."""
+    """Tell `new`, of a trace, from now on; None: the flight recorder's, if there is one."""
+    global _trace
+    _trace = new
+    _tell(new or flight)
+
+
+def open_trace() -> Recorder | None:
+    """The recorder of the open trace, if there is one."""
+    return _trace
+
+
+def fly_with(new: Recorder | None, on_loss: Callable[[Any], None] | None) -> None:
+    """Tell `new` while no trace is open; None: nobody.
+
+    Args:
+        on_loss: called with the fault when a device is lost.
+    """
+    global flight, _on_loss
+    flight, _on_loss = new, on_loss
+    _tell(_trace or new)
+
+
+def announce_to(announcer: Announcer, is_on: bool = True) -> None:
+    """Tell `announcer` of each operation from now on; `is_on` False: no more."""
+    if is_on != (announcer in _announcers):
+        (_announcers.append if is_on else _announcers.remove)(announcer)
+        _tell(_trace or flight)
+
+
+def _tell(new: Recorder | None) -> None:
     global recorder
-    recorder = new
+    announcing: Any = Announcing(new, [*_announcers])  # with the methods of `new`
+    recorder = announcing if _announcers else new
     if core is not None:
-        core.know_recorder(new)
+        core.know_recorder(recorder)
+
+
+def tell_loss(fault: Any) -> None:
+    """A device is lost by `fault`, and what it was running is still in flight."""
+    if _on_loss is not None:
+        _on_loss(fault)
+
+
+watch_levels(partial(announce_to, SubmitLog()))

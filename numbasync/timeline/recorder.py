@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import defaultdict, deque
+from contextlib import suppress
 from itertools import count
 from time import perf_counter_ns
 from typing import Any
@@ -35,6 +36,8 @@ READ_AT_A_TIME = 2  # old marks, for each new one
 # second number: what took long then was no mark.
 PAUSE = 30
 LONGEST_PAUSE_NS = 1_000_000
+NEVER = 1 << 62
+MOST_OPEN = 10_000  # operations that are being enqueued; of some the end is never told
 
 Spans = tuple[tuple[int, int | None], ...]
 
@@ -86,18 +89,26 @@ class Note:
         self.spans: list[tuple[Mark, Mark]] = []  # of the parts between pauses
 
 
+def _forget_oldest(entries: dict[Any, Any], most: int) -> None:
+    if len(entries) > most:
+        with suppress(StopIteration, RuntimeError):  # another thread has changed it
+            entries.pop(next(iter(entries)), None)
+
+
 class TraceRecorder:
     """See `tracing.Recorder`. Keeps the newest of each kind of record, `most` at most.
 
     Args:
         is_exact: mark the stream around each operation, whatever that takes.
+        has_marks: mark streams at all.
     """
 
-    def __init__(self, most: int, is_exact: bool) -> None:
+    def __init__(self, most: int, is_exact: bool, has_marks: bool = True) -> None:
         self.journal, self.waits = new_journal(most), new_journal(most)
-        self.start_ns = perf_counter_ns()
+        self._most, self.start_ns = most, perf_counter_ns()
         self.end_ns: int | None = None
-        self._is_exact = is_exact
+        self._is_exact, self._has_marks = is_exact, has_marks
+        self.journal.due = 0 if has_marks else NEVER
         self.sampler = Sampler(most)
         self._open: dict[Submission, Note] = {}
         self._marks: deque[Mark] = deque(maxlen=2 * most + 2)
@@ -117,7 +128,7 @@ class TraceRecorder:
         return perf_counter_ns()
 
     def mark(self, stream: Stream, idle_at: int = 0) -> None:
-        if idle_at:
+        if idle_at and self._has_marks:
             self._marks.append(Mark(stream.number, self.journal.count - 1, idle_at, idle_at))
         self._mark(stream)
 
@@ -130,6 +141,7 @@ class TraceRecorder:
 
     def prepare(self, submission: Submission, parent: Submission | None = None) -> None:
         self._open[submission] = Note(None if parent is None else self._open.get(parent))
+        _forget_oldest(self._open, MOST_OPEN)
 
     def reach(self, submission: Submission) -> None:
         note = self._open.get(submission)
@@ -140,7 +152,8 @@ class TraceRecorder:
         note = self._open.get(submission)
         if note is not None:
             self._end_span(note, submission.stream)
-            self.journal.due = 0  # what follows the pause is marked, too
+            if self._has_marks:
+                self.journal.due = 0  # what follows the pause is marked, too
 
     def drop(self, submission: Submission) -> None:
         self._open.pop(submission, None)
@@ -174,9 +187,9 @@ class TraceRecorder:
         self.waits.add_wait(None, stream, number, None, 0)
 
     def failed(self, submission: Submission) -> None:
-        self._errors[submission.stream.number, submission.sequence] = type(
-            submission.error
-        ).__name__
+        place = submission.stream.number, submission.sequence
+        self._errors[place] = type(submission.error).__name__
+        _forget_oldest(self._errors, self._most)
 
     def compiled(self, name: str, device: str, began: int) -> None:
         self._compilations.append(
@@ -205,6 +218,8 @@ class TraceRecorder:
         Args:
             is_needed: False: only if there is time for one, or if it needs no event.
         """
+        if not self._has_marks:
+            return None
         backend, before = stream.backend, perf_counter_ns()
         passed = backend.passed_ns()
         if passed is not None:

@@ -32,18 +32,23 @@ class Sampler:
         self.samples: deque[Sample] = deque(maxlen=most)
         self._used: dict[str, int] = {}
         self._asked: set[asyncio.AbstractEventLoop] = set()
-        self._end = threading.Event()
+        self._end = threading.Lock()  # held until the end
+        self._end.acquire()
+        self._is_stopped = False
         self._thread = threading.Thread(
             target=self._run, name="numbasync trace", daemon=True
         )  # fmt: skip
 
     def start(self) -> None:
         self.look()
-        self._thread.start()
+        with suppress(RuntimeError):  # no thread can be started: there are two samples
+            self._thread.start()
 
     def stop(self) -> None:
-        self._end.set()
-        self._thread.join()
+        self._is_stopped = True
+        self._end.release()
+        if self._thread.ident is not None:
+            self._thread.join()
         self.look()
 
     def look(self) -> None:
@@ -66,9 +71,9 @@ class Sampler:
     def _came(self, loop: asyncio.AbstractEventLoop, asked: int) -> None:
         now = perf_counter_ns()
         self._asked.discard(loop)
-        if not self._end.is_set():
+        if not self._is_stopped:
             self.samples.append((now, LAG, threading.current_thread().name, now - asked))
 
     def _run(self) -> None:
-        while not self._end.wait(EVERY_S):
+        while not self._end.acquire(timeout=EVERY_S):
             self.look()

@@ -15,6 +15,7 @@ from numbasync.arguments import check_bool, check_whole
 from numbasync.device import tracing
 from numbasync.errors import CallerError, StateError
 from numbasync.timeline import trace_events
+from numbasync.timeline.nvtx_ranges import ranges_of_profiler
 from numbasync.timeline.page import page
 from numbasync.timeline.recorder import TraceRecorder
 from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedSample, TracedWait
@@ -44,6 +45,7 @@ class Timeline:
     def __init__(self, max_operations: int, exact: bool) -> None:
         self._most = check_whole(max_operations, "max_operations of trace", 1)
         self._is_exact = check_bool(exact, "exact of trace")
+        self._ranges = ranges_of_profiler()
         self._recorder: TraceRecorder | None = None
         self._read: (
             tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]] | None
@@ -53,12 +55,14 @@ class Timeline:
         with _opening:
             if self._recorder is not None:
                 raise StateError("this trace was opened before: write `with na.trace() as t:`.")
-            if tracing.recorder is not None:
+            if tracing.open_trace() is not None:
                 raise StateError(
                     "a trace is open already, and there is one for the process: close it first."
                 )
             self._recorder = TraceRecorder(self._most, self._is_exact)
             tracing.record_by(self._recorder)
+            if self._ranges is not None:
+                tracing.announce_to(self._ranges)
             self._recorder.sampler.start()
         return self
 
@@ -68,8 +72,10 @@ class Timeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        is_open = tracing.recorder is self._recorder
+        is_open = tracing.open_trace() is self._recorder
         if self._recorder is not None and is_open:
+            if self._ranges is not None:
+                tracing.announce_to(self._ranges, is_on=False)
             tracing.record_by(None)
             self._recorder.close()
 

@@ -46,7 +46,7 @@ TABLES = {
     "forms of awaiting operations, per op": (None, 12 if sys.version_info >= (3, 12) else 11),
     "a kernel of 500 ms": (None, 4),
     "1,000 in flight, per op": ("flight", 4),
-    "a trace": ("trace", 6),
+    "a trace": ("trace", 9),
     "three arrays of another library": ("interop", 2),
     "a new array": ("alloc", 3),
     "copies of 64 MiB": ("copy", 6),

@@ -48,7 +48,7 @@ def test_operations_have_their_line_stream_task_and_times(device: na.Device, cor
     async def main() -> na.Timeline:
         z = await na.zeros(8)
         await add_one(z)
-        with na.trace() as t:
+        with na.trace(exact=True) as t:
             await na.spawn(add_one(z), stream)
             await add_one(z)
         assert (await z.to_host())[0] == 3
@@ -240,6 +240,21 @@ def test_memory_and_the_loop_are_looked_at(device: na.Device, monkeypatch: Any) 
     assert all(thread.name != "numbasync trace" for thread in threading.enumerate())
 
 
+def test_a_trace_goes_without_a_thread(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with na.trace() as t:
+            add_one(z).sync()
+        with pytest.raises(RuntimeError, match="new thread"):
+            na.flight_recorder(hang_after=1)
+    assert len(t.operations) == 1 and tracing.recorder is None
+
+
 def test_threads_and_an_end_in_the_middle(device: na.Device) -> None:
     z = na.zeros(4).sync()
     add_one(z).sync()
@@ -397,6 +412,7 @@ def test_work_that_is_not_run_at_once_ends_later(device: na.Device, core: bool) 
     with na.trace() as t:
         add_one(z).sync()
     (op,) = t.operations
+    assert op.is_measured
     assert op.ended is not None and op.enqueued < op.ended <= t.waits[0].ended + t.clock_error
 
 

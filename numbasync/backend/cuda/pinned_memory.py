@@ -23,6 +23,8 @@ from numbasync.native import compiled, core, known
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu
 
+RELAXED = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+
 
 def _memory() -> int:
     """Bytes of memory available to this process: the machine's, or its control group's limit; 0
@@ -250,9 +252,8 @@ class PinnedPool:
 def _unlock(surplus: queue.SimpleQueue[int], device: Gpu) -> None:
     # What this thread frees is part of no graph. Otherwise it would end the capture of another
     # thread, as PyTorch's, which by default forbids such calls to all threads of the process.
-    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     with contextlib.suppress(Exception):
-        cu.cuThreadExchangeStreamCaptureMode(mode)
+        cu.cuThreadExchangeStreamCaptureMode(RELAXED)
     while True:
         address = surplus.get()
         with contextlib.suppress(Exception):  # a broken device has no memory left to release
