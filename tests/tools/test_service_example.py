@@ -155,7 +155,8 @@ def test_the_service_of_the_documents_answers(tmp_path: Path) -> None:
     running = Running("-m", "uvicorn", "service:app", folder=tmp_path)
     try:
         assert running.ask("POST", "/halve", b"[1, 2, 3, 4]") == (200, b"[0.5,1.0,1.5,2.0]")
-        assert running.ask("POST", "/halve", b"[1]")[0] == 400
+        for wrong in (b"[1]", b"{}", b"no JSON"):
+            assert running.ask("POST", "/halve", wrong)[0] == 400
     finally:
         running.process.kill()
         running.process.communicate(timeout=300)
