@@ -65,18 +65,20 @@ def test_the_door_leads_to_the_benchmarks_of_the_checkout(
         file = tmp_path / "benchmarks" / f"{name}.py"
         file.write_text("raise SystemExit('not this one')")
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [python, "-P", "-m", "numbasync", "bench", *words], env=python_env, cwd=tmp_path,
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-
-    asked = run("--help")
-    assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout.startswith("usage: numbasync bench") and "--repeats" in asked.stdout
-    wrong = run("launch", "--repeats", "1", "--device", "cpu")
+    wrong = subprocess.run(
+        [python, "-P", "-m", "numbasync", "bench", "launch", "--repeats", "1", "--device", "cpu"],
+        env=python_env, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("numbasync bench: --repeats 1: quartiles need 3 rounds")
+
+
+def test_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.err) == (0, "")
+    assert said.out.startswith("usage: numbasync bench") and "--repeats" in said.out
 
 
 def test_without_a_checkout_the_door_says_where_they_are(

@@ -95,25 +95,6 @@ def test_more_results_than_memory_are_spilled(here: na.Device, tmp_path: Any) ->
             assert first.tolist() == [n]
 
 
-def test_a_limit_holds_back_what_a_task_submits(here: na.Device, tmp_path: Any) -> None:
-    with local_cluster(tmp_path, n_workers=1) as client:
-        client.register_plugin(na.dask.WorkerDevice("cpu", limit=2))
-
-        async def at_most(count: int) -> int:
-            device = na.default_device()
-            most = 0
-
-            async def one() -> None:
-                nonlocal most
-                await na.zeros(100)
-                most = max(most, device.in_flight.ops)
-
-            await na.gather(*(one() for _ in range(count)))
-            return most
-
-        assert na.dask.submit(client, at_most, 100).result() <= 2
-
-
 PROGRAM = """
 import numpy as np
 from distributed import Client, LocalCluster

@@ -227,6 +227,24 @@ def test_the_plugin_gives_a_pool_and_a_limit_and_takes_them_back(client: Any) ->
     assert client.run(state) == before
 
 
+def test_a_limit_holds_back_what_a_task_submits(client: Any) -> None:
+    async def at_most(count: int) -> int:
+        device = na.default_device()
+        most = 0
+
+        async def one() -> None:
+            nonlocal most
+            await na.zeros(100)
+            most = max(most, device.in_flight.ops)
+
+        await na.gather(*(one() for _ in range(count)))
+        return most
+
+    client.register_plugin(na.dask.WorkerDevice("cpu", limit=2))
+    assert na.dask.submit(client, at_most, 100).result() <= 2
+    client.register_plugin(na.dask.WorkerDevice("cpu"))
+
+
 def test_a_plugin_without_a_device_says_so(client: Any) -> None:
     with pytest.raises(na.errors.CallerError, match="no device 'gpu'"):
         client.register_plugin(na.dask.WorkerDevice("gpu"))

@@ -22,7 +22,7 @@ from numbasync.errors import (
     StateError,
 )
 from tests import sessions
-from tests.common import fresh
+from tests.common import fresh, full
 
 Pair = tuple[na.Device, na.Device]
 
@@ -264,7 +264,7 @@ def test_a_kernel_compiles_for_what_was_moved(pair: Pair) -> None:
     assert host(moved).tolist() == [1] * 8
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, full(2)])
 def test_random_copies_between_three_devices(
     python: str, python_env: dict[str, str], seed: int
 ) -> None:
