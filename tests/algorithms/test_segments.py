@@ -10,7 +10,8 @@ import pytest
 
 import numbasync as na
 from numbasync import algorithms
-from numbasync.algorithms.operators import OPERATORS
+from numbasync.algorithms.operators import OPERATORS, named
+from numbasync.algorithms.segments import MANY, segment_kernel
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, ShapeError
 from tests.algorithms.test_reductions import FLOATS, INTEGERS, further, numbers, reference
 from tests.common import full, host, put
@@ -82,3 +83,16 @@ def test_nothing(device: na.Device) -> None:
 def test_refused_at_once(call: Any, error: type[NumbasyncError], words: str) -> None:
     with pytest.raises(error, match=words):
         call(np.arange(3))
+
+
+@pytest.mark.full
+def test_no_races(device: na.Device) -> None:
+    """The kernel, under the race finder."""
+    x, offsets = numbers(600), np.array([0, 300, 300, 600])
+
+    def expected(*args: Any) -> Any:
+        return (np.array([x[:300].sum(), 5, x[300:].sum()]),)
+
+    kernel = segment_kernel(named("sum", x.dtype), MANY)
+    z = np.zeros(3, np.float32)
+    na.testing.check_kernel(kernel, (z, x, offsets, np.float32(5)), expected, grid=3, block=MANY)

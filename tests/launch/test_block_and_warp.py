@@ -119,6 +119,39 @@ def test_dtypes(device: na.Device, dtype: str) -> None:
     check(of_warp, 70, kind, WARP)
 
 
+def in_order(x: np.ndarray) -> Any:
+    """The sum as the lanes of warps, and then the warps, form it."""
+    ends = []
+    for first in range(0, len(x), WARP):
+        lanes, step = list(x[first : first + WARP]), 1
+        while step < len(lanes):
+            for i in range(0, len(lanes) - step, 2 * step):
+                lanes[i] += lanes[i + step]
+            step *= 2
+        ends.append(lanes[0])
+    total = ends[0]
+    for end in ends[1:]:
+        total += end
+    return total
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("n", [20, 33, 500])
+def test_the_bits_are_those_of_one_order(device: na.Device, n: int) -> None:
+    @na.launcher
+    @cuda.jit
+    def add_up(total: na.KernelOutput, runs: na.KernelOutput, x: na.KernelInput):
+        i = place()
+        total[i] = na.block.sum(x[i])
+        runs[i] = na.block.scan(x[i])
+
+    x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    result = add_up[1, n](na.zeros(n), na.zeros(n), put(x)).sync()
+    assert (host(result.total) == in_order(x)).all()
+    exact = x.astype(np.float64).cumsum()
+    assert (abs(host(result.runs) - exact) <= 36 * 2.0**-24 * abs(x).cumsum()).all()
+
+
 @pytest.mark.full
 def test_tuples(device: na.Device) -> None:
     @na.launcher

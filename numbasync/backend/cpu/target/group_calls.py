@@ -4,42 +4,48 @@ at the line that makes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from numbasync import block, warp
 from numbasync.backend.cpu.record import LANES_MISSING
+from numbasync.backend.cpu.target import group_functions
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.collectives import lanes_that_come
 from numbasync.backend.cpu.target.context import TargetContext, call_own, emits
 from numbasync.backend.cpu.target.module import I64, types
+from numbasync.warp import is_none
 
 _COUNTS = {"sum": 1, "reduce": 2, "scan": 4}  # of arguments
 
 
-def _meet_block(builder: Builder, name: str) -> None:
-    builder.meet(f"block.{name}", "na")
-
-
-def _meet_warp(builder: Builder, name: str) -> None:
-    what = f"warp.{name}"
-    came, count = lanes_that_come(builder, what, "na")
-    with builder.if_then(builder.icmp_unsigned("!=", came, count), likely=False):
-        site = builder.lower.site(f"na.{what}")
-        numbers = (builder.zext(n, I64) for n in (came, count))
-        builder.session.note(builder, LANES_MISSING, site, I64(0), *numbers)
-
-
-def _meet_and_call(module: Any, name: str, meet: Callable[[Builder, str], None]) -> Any:
-    own = getattr(module, f"{name}_together")
+def _of_block(name: str) -> Any:
+    own = getattr(group_functions, f"{name}_brought")
 
     def emit(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
-        meet(builder, name)
+        is_sum = name == "sum" or (name == "scan" and is_none(signature.args[1]))
+        bring = group_functions.bring_to_sum if is_sum else group_functions.bring
+        brought = types.void(signature.args[0])
+        call_own(context, builder, bring, brought, args[:1])
+        builder.meet(f"block.{name}", "na")
+        return call_own(context, builder, own, signature, args)
+
+    return emit
+
+
+def _of_warp(name: str) -> Any:
+    own = getattr(warp, f"{name}_together")
+
+    def emit(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
+        came, count = lanes_that_come(builder, f"warp.{name}", "na")
+        with builder.if_then(builder.icmp_unsigned("!=", came, count), likely=False):
+            site = builder.lower.site(f"na.warp.{name}")
+            numbers = (builder.zext(n, I64) for n in (came, count))
+            builder.session.note(builder, LANES_MISSING, site, I64(0), *numbers)
         return call_own(context, builder, own, signature, args)
 
     return emit
 
 
 for _name, _count in _COUNTS.items():
-    for _module, _meet in ((block, _meet_block), (warp, _meet_warp)):
-        emits(getattr(_module, _name), *[types.Any] * _count)(_meet_and_call(_module, _name, _meet))
+    emits(getattr(block, _name), *[types.Any] * _count)(_of_block(_name))
+    emits(getattr(warp, _name), *[types.Any] * _count)(_of_warp(_name))
