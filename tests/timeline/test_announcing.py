@@ -79,7 +79,7 @@ def test_the_logger_is_heard_when_a_level_changes(z: na.Tensor, core: bool) -> N
 
 def test_a_trace_notes_the_same_with_the_log(z: na.Tensor, stream: na.Stream, core: bool) -> None:
     async def main() -> na.Timeline:
-        with na.trace() as t:
+        with na.trace(exact=True) as t:
             await add_one(z)
             await na.spawn(na.ones(4))
             add_one(z).sync_on(stream)

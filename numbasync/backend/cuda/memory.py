@@ -315,7 +315,12 @@ class CudaPool:
         self._set(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
 
     def trim(self) -> None:
+        enter(self._device)
         self._return_spare()
+        # The driver has a block only when it has seen that what frees it is done.
+        (result,) = cu.cuStreamSynchronize(self._device.idle_stream)
+        if result:
+            fail(result, "cuStreamSynchronize")
         (result,) = cu.cuMemPoolTrimTo(self._pool, 0)
         if result:
             fail(result, "cuMemPoolTrimTo")
