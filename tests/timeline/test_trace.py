@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import logging
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -310,6 +311,19 @@ def test_the_newest_are_kept_and_streams_are_let_go(device: na.Device, core: boo
         assert gone() is None
     assert len(t.operations) == len(t.waits) == 10 and t.dropped == 591
     assert [op.submitted for op in t.operations] == sorted(op.submitted for op in t.operations)
+
+
+def test_notes_hold_nothing_once_they_are_gone(device: na.Device, core: bool) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    before = sys.getrefcount(device)
+    with na.trace(max_operations=10) as t:
+        for _ in range(600):
+            add_one(z).sync()
+        assert sys.getrefcount(device) < before + 100
+    del t
+    gc.collect()
+    assert sys.getrefcount(device) < before + 20
 
 
 def test_values_are_those_of_a_program_without_a_trace(device: na.Device, core: bool) -> None:
