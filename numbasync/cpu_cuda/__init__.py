@@ -7,8 +7,8 @@ programs that import numbasync, or
         program()
 
 make `numba.cuda` of this process use the CPU device: kernels are typed by Numba, compiled for the
-processor, and checked as kernels of `na.launcher` are. Device arrays are NumPy arrays inside, and
-every launch has ended when the call returns.
+processor, and checked as kernels of `na.launcher` are. Device arrays lie in the host's memory,
+and every launch has ended when the call returns.
 """
 
 from numbasync.cpu_cuda.replacing import cuda_on_cpu as cuda_on_cpu

@@ -1,23 +1,28 @@
-"""Device arrays of `numba.cuda` that lie in the memory of the host.
+"""Device arrays of `numba.cuda` that lie in the memory of the host, and tensors in that memory.
 
-They are those of Numba's simulator, a NumPy array each. Kernels take tensors in that memory.
+The arrays are numba.cuda's own, with its views and its errors. Kernels take tensors.
 Making a tensor takes longer than a launch, so tensors are kept by what says all of them: address,
 shape, strides and dtype. They do not keep the memory: whoever calls a kernel has the array until
 the kernel has ended. So they are in no map of memory, either, and for memory that other libraries
 know, the usual tensors are made.
 """
 
+# Pyright reads the numba.cuda that is part of Numba.
+# pyright: reportPrivateImportUsage=false, reportOptionalCall=false
+
 from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numba.cuda import api
+from numba.cuda.cudadrv import devicearray, driver
+from numba.cuda.kernels import transpose
 
-from numbasync.arguments import shown
+from numbasync.arguments import shown, with_type
 from numbasync.backend.array_protocols import bytes_of
 from numbasync.device import address_map
 from numbasync.device.device import Device, devices
@@ -29,9 +34,9 @@ from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.import_array import as_tensor
 from numbasync.tensors.tensor import Tensor
 
-devicearray: Any = importlib.import_module("numba.cuda.simulator.cudadrv.devicearray")
-Plain: Any = devicearray.FakeCUDAArray
-
+# As they are on a GPU.
+_told_of_a_gpu = devicearray.DeviceNDArrayBase.__cuda_array_interface__.fget
+_of_a_gpu = api.from_cuda_array_interface
 
 shared = address_map._entries  # empty, if no memory is known to other libraries
 _MOST_PLACES = 4096
@@ -97,122 +102,101 @@ def cpu() -> Device:
     return devices("cpu")[0]
 
 
+class _Described:
+    """Memory of the host as NumPy asks for it, and the object that keeps it."""
+
+    def __init__(self, interface: dict[str, Any], kept: object) -> None:
+        self.__array_interface__, self.kept = interface, kept
+
+
+def elements(array: Any) -> np.ndarray[Any, Any]:
+    """The elements of a device array where they are, as an array of NumPy."""
+    if array.size == 0:
+        return np.empty(array.shape, array.dtype)
+    told = {
+        "version": 3, "shape": tuple(array.shape), "strides": tuple(array.strides),
+        "data": (array.device_ctypes_pointer.value, False), "typestr": f"|V{array.dtype.itemsize}",
+    }  # fmt: skip
+    return np.asarray(_Described(told, array.gpu_data)).view(array.dtype)
+
+
 def as_cuda_array(obj: Any, sync: bool = True) -> Any:
     """A device array in the memory of an object: of a device array, a NumPy array, or an array of
     another library in the host's memory, such as a CPU tensor of PyTorch.
     """
-    if isinstance(obj, Plain):
-        return obj
     described = getattr(obj, "__cuda_array_interface__", None)
     if described is not None:
-        return from_cuda_array_interface(described, obj)
+        return from_cuda_array_interface(described, obj, sync)
     found = obj if isinstance(obj, np.ndarray) else None
     if found is None and hasattr(obj, "__array_interface__"):
         found = np.asarray(obj)
     if found is None and hasattr(obj, "__dlpack__"):
         found = np.from_dlpack(obj)
-    if found is None:
+    if found is None or found.dtype.hasobject:
         raise OperationError(
-            f"{type(obj).__name__} is no array of the host's memory, and programs run on the CPU "
-            "device here. Give it as a NumPy array, or copy it: cuda.to_device(a)."
+            f"{with_type(obj)} is no array of numbers in the host's memory, and programs run on "
+            "the CPU device here. Give it as a NumPy array, or copy it: cuda.to_device(a)."
         )
-    return Plain(found)
-
-
-class _Described:
-    """Memory of the host as NumPy asks for it, and the object that keeps it."""
-
-    def __init__(self, interface: dict[str, Any], *kept: object) -> None:
-        self.__array_interface__, self.kept = interface, kept
+    pointer = driver.binding.CUdeviceptr(address_of(found))
+    memory = driver.MemoryPointer(api.current_context(), pointer, found.nbytes, owner=found)
+    return devicearray.from_array_like(found, gpu_data=memory)
 
 
 def from_cuda_array_interface(desc: Any, owner: object = None, sync: bool = True) -> Any:
     """A device array in the memory that `desc` describes, which an array of this device has."""
+    if not isinstance(desc, dict):
+        raise OperationError(
+            f"{with_type(desc)} describes no array. Give what an array has as "
+            "__cuda_array_interface__, or the array itself: cuda.as_cuda_array(a)."
+        )
     host = desc.get(_HOST)
     if host is None:
         raise OperationError(
             f"{shown(desc)} describes memory of a GPU, and programs run on the CPU device here. "
             "Copy it to the host, and give that: cuda.to_device(a)."
         )
-    told = {"version": 3}
-    told |= {
-        key: desc[key] for key in ("shape", "typestr", "data", "strides", "descr") if key in desc
-    }
-    return Plain(np.asarray(_Described(told, host, owner)))
-
-
-def _interface(array: Any) -> dict[str, Any]:
-    """What other libraries ask of an array of a GPU; the array in it tells that this is not one."""
-    inner = array._ary
-    return {**inner.__array_interface__, "version": 3, "stream": None, _HOST: inner}
-
-
-def _host_copy(array: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-    """`numpy.asarray(device_array)`: its elements on the host."""
-    return np.array(array._ary, dtype)
-
-
-def _element(array: Any, item: Any, stream: object = 0) -> Any:
-    return array[item]
-
-
-def _set_element(array: Any, key: Any, value: Any, stream: object = 0) -> None:
-    array[key] = value
-
-
-def _squeezed(array: Any, axis: Any = None, stream: object = 0) -> Any:
-    return Plain(array._ary.squeeze(axis))
-
-
-# What the simulator's arrays do not have, or not as arrays of a device.
-METHODS: dict[str, Any] = {
-    "__cuda_array_interface__": property(_interface), "__array__": _host_copy,
-    "getitem": _element, "setitem": _set_element, "squeeze": _squeezed,
-    "as_cuda_arg": lambda array: Memory(array._ary),
-    "gpu_data": property(lambda array: Memory(array._ary)),
-}  # fmt: skip
+    return _of_a_gpu(desc, (owner, host), sync)
 
 
 def is_cuda_array(obj: Any) -> bool:
     """Whether the object is an array of the device: not one of NumPy, which has `__dlpack__`,
     too.
     """
-    if isinstance(obj, (np.ndarray, np.generic)):
-        return False
-    return hasattr(obj, "__cuda_array_interface__") or hasattr(obj, "__dlpack__")
+    if hasattr(obj, "__cuda_array_interface__"):
+        return True
+    return hasattr(obj, "__dlpack__") and not isinstance(obj, (np.ndarray, np.generic))
 
 
-class Memory:
-    """What `array.gpu_data` is: memory, for further arrays in it."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        self.size = array.nbytes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Memory) and self._place == other._place
-
-    def __hash__(self) -> int:
-        return hash(self._place)
-
-    @property
-    def _place(self) -> tuple[int, int]:
-        return self.array.ctypes.data, self.size
+def _interface(array: Any) -> dict[str, Any]:
+    """What other libraries ask of an array of a GPU; the memory in it tells that it is not one."""
+    return {**_told_of_a_gpu(array), _HOST: array.gpu_data}
 
 
-def device_array_in(
-    shape: Any, strides: Any, dtype: Any, stream: object = 0, gpu_data: Memory | None = None
-) -> Any:
-    """`numba.cuda`'s `DeviceNDArray(shape, strides, dtype)`: new, or in memory of another one."""
-    shape, strides = ((n,) if isinstance(n, int) else n for n in (shape, strides))
-    if gpu_data is None:
-        return Plain(np.ndarray(shape, dtype, strides=strides))
-    first = gpu_data.array
-    view = np.lib.stride_tricks.as_strided(first.view(dtype), shape, strides)
-    return Plain(view)
+def _transposed(a: Any, b: Any = None) -> Any:
+    """`array.T`: a copy, as on a GPU, for which no kernel is compiled."""
+    if b is None:
+        made = np.empty(a.shape[::-1], a.dtype)
+        b = devicearray.DeviceNDArray(made.shape, made.strides, a.dtype, a.stream)
+    elements(b)[...] = elements(a).T
+    return b
 
 
-def to_device(obj: Any, stream: object = 0, copy: bool = True, to: Any = None) -> Any:
-    """`cuda.to_device`: a copy in a new device array, or in `to`; of a record, a record."""
-    made = devicearray.to_device(obj, stream, copy, to)
-    return made[()] if isinstance(obj, np.void) and to is None else made
+class _Assigned:
+    """What assigns to a device array, `a[i] = b`, without a kernel."""
+
+    def __init__(self, ndim: int) -> None:
+        pass
+
+    def forall(self, n: int, stream: object = 0) -> Any:
+        def assign(to: Any, values: Any) -> None:
+            elements(to)[...] = elements(values)
+
+        return assign
+
+
+def replacements() -> list[tuple[Any, str, Any]]:
+    """What `numba.cuda`'s arrays have in the place of their own, as (module, name, value)."""
+    return [
+        (devicearray.DeviceNDArrayBase, "__cuda_array_interface__", property(_interface)),
+        (devicearray, "_assign_kernel", _Assigned), (transpose, "transpose", _transposed),
+    ]  # fmt: skip

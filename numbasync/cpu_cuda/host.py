@@ -1,32 +1,36 @@
-"""The host's side of `numba.cuda`: arrays, streams, events, devices, contexts.
+"""The host's side of `numba.cuda`: its driver, devices, contexts, streams and events.
 
-Most of it is Numba's simulator's, which is made for one thread of work: what is submitted has ended
-when the call returns.
+`numba.cuda` keeps its own code, which asks this driver instead of a GPU's. Its memory is the
+host's, and what is submitted has ended when the call returns.
 """
+
+# Pyright reads the numba.cuda that is part of Numba.
+# pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+# pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false, reportCallIssue=false
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
-from numbasync.cpu_cuda import arrays
-from numbasync.errors import UnsupportedKernelError
+import numpy as np
+from numba.cuda.cudadrv import driver
 
-# Of the simulator as they are.
-_SIMULATED = (
-    "close", "defer_cleanup", "device_array", "device_array_like", "is_float16_supported",
-    "pinned", "pinned_array", "pinned_array_like",
-)  # fmt: skip
+from numbasync.arguments import with_type
+from numbasync.cpu_cuda import arrays
+from numbasync.errors import OperationError, UnsupportedKernelError
+
 # What only a compiler for GPUs can give.
 _OF_A_GPU = (
     "compile", "compile_all", "compile_for_current_device", "compile_ptx",
     "compile_ptx_for_current_device",
 )  # fmt: skip
-# What only a driver can give.
-_OF_A_DRIVER = ("open_ipc_array",)
+_VERSION = 13, 0  # of CUDA
 _PROCESSORS = 16  # as many as a small GPU has: programs make grids of it
 _THREADS_OF_A_PROCESSOR = 2048
 _COMPUTE_CAPABILITY = (9, 0)
@@ -59,82 +63,51 @@ def blocks_at_once(threads: int) -> int:
     return _PROCESSORS * (_THREADS_OF_A_PROCESSOR // max(1, threads))
 
 
-class Stream:
+def nothing(*args: object) -> None:
+    """Return: nothing is in flight, and no profiler is there."""
+
+
+class CpuStream(driver.Stream):  # type: ignore[misc]
     """A stream of `numba.cuda`: what is submitted to it has ended when the call returns."""
-
-    handle = 0
-
-    def synchronize(self) -> None:
-        """Return: there is nothing to wait for."""
-
-    @contextmanager
-    def auto_synchronize(self) -> Iterator[Stream]:
-        """A block at whose end all work has ended."""
-        yield self
 
     def add_callback(self, callback: Callable[..., object], arg: object = None) -> None:
         """Call `callback(stream, 0, arg)`: what was submitted before has ended."""
         callback(self, 0, arg)
 
-    async def async_done(self) -> Stream:
-        """Await what was submitted before, which has ended."""
-        return self
 
-    def __int__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return f"<numba.cuda stream on {arrays.cpu().label}>"
-
-
-_DEFAULT = Stream()
-
-
-def default_stream() -> Stream:
-    """The default stream."""
-    return _DEFAULT
-
-
-def stream() -> Stream:
-    """A new stream."""
-    return Stream()
-
-
-def external_stream(ptr: object) -> Stream:
-    """A stream of another library, which has nothing in flight here."""
-    return Stream()
-
-
-class Event:
+class CpuEvent(driver.Event):  # type: ignore[misc]
     """An event of `numba.cuda`, which is over when it is recorded."""
 
-    def __init__(self, timing: bool = True) -> None:
-        self._recorded: float | None = None
+    recorded: float | None = None
 
     def record(self, stream: object = 0) -> None:
         """Note the time."""
-        self._recorded = time.perf_counter()
+        driver._stream_handle(stream)
+        self.recorded = time.perf_counter()
 
     def query(self) -> bool:
         """Whether all work before it has ended."""
         return True
 
-    def wait(self, stream: object = 0) -> None:
-        """Return: nothing is in flight."""
-
-    def synchronize(self) -> None:
-        """Return: nothing is in flight."""
-
-    def elapsed_time(self, later: Event) -> float:
-        """Milliseconds from this event to `later`."""
-        if self._recorded is None or later._recorded is None:
-            raise RuntimeError("elapsed_time needs two events that were recorded.")
-        return (later._recorded - self._recorded) * 1e3
+    def elapsed_time(self, evtend: CpuEvent) -> float:
+        """Milliseconds from this event to a later one."""
+        return elapsed_time(self, evtend)
 
 
-def event(timing: bool = True) -> Event:
-    """A new event."""
-    return Event(timing)
+def elapsed_time(evtstart: CpuEvent, evtend: CpuEvent) -> float:
+    """`cuda.event_elapsed_time`: milliseconds between two events."""
+    began, ended = (getattr(event, "recorded", None) for event in (evtstart, evtend))
+    if began is None or ended is None:
+        raise OperationError("the elapsed time is that between two events that were recorded.")
+    return float(ended - began) * 1e3
+
+
+class HostMemory(np.ndarray[Any, Any]):
+    """Memory of host and device: of pinned, mapped and managed arrays."""
+
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_size_t:
+        return ctypes.c_size_t(self.ctypes.data)
 
 
 class CpuAsCudaDevice:
@@ -143,6 +116,7 @@ class CpuAsCudaDevice:
     id = 0
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
     compute_capability = _COMPUTE_CAPABILITY
+    supports_float16 = supports_bfloat16 = supports_fp8 = True
     WARP_SIZE = 32
     MULTIPROCESSOR_COUNT = _PROCESSORS
     MAX_THREADS_PER_MULTI_PROCESSOR = _THREADS_OF_A_PROCESSOR
@@ -153,10 +127,21 @@ class CpuAsCudaDevice:
     MANAGED_MEMORY = CONCURRENT_MANAGED_ACCESS = PAGEABLE_MEMORY_ACCESS = INTEGRATED = 1
     MAX_BLOCKS_PER_MULTIPROCESSOR, GLOBAL_MEMORY_BUS_WIDTH, L2_CACHE_SIZE = 32, 64, 1 << 20
     MAX_PITCH, TEXTURE_ALIGNMENT, SURFACE_ALIGNMENT = 2**31 - 1, 512, 512
+    release_primary_context = reset = nothing
 
     @property
-    def name(self) -> bytes:
-        return arrays.cpu().name.encode()
+    def name(self) -> str:
+        return f"{arrays.cpu().name}, CPU device of numbasync"
+
+    @property
+    def primary_context(self) -> CpuContext:
+        return context()
+
+    def get_primary_context(self) -> CpuContext:
+        return context()
+
+    def get_device_identity(self) -> dict[str, int]:
+        return dict.fromkeys(("pci_domain_id", "pci_bus_id", "pci_device_id"), 0)
 
     def __getattr__(self, name: str) -> int:
         limits = arrays.cpu().limits
@@ -170,32 +155,12 @@ class CpuAsCudaDevice:
             known[f"MAX_BLOCK_DIM_{axis}"], known[f"MAX_GRID_DIM_{axis}"] = block, grid
         if name in known:
             return known[name]
-        if hasattr(
-            module("cudadrv.driver").binding.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"
-        ):
+        if hasattr(driver.binding.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"):
             return 0  # what the device is not, or has not
         raise AttributeError(f"the CPU device has no attribute {name} of a GPU.")
 
-    def supports_float16(self) -> bool:
-        return True
-
-    def supports_bfloat16(self) -> bool:
-        return True
-
-    def supports_fp8(self) -> bool:
-        return True
-
-    def get_primary_context(self) -> Any:
-        return context()
-
-    def release_primary_context(self) -> None:
-        """No effect."""
-
-    def reset(self) -> None:
-        """No effect."""
-
     def __repr__(self) -> str:
-        return f"<CUDA device 0, which is {arrays.cpu().label} of numbasync>"
+        return f"<CUDA device 0 '{self.name}'>"
 
     def __enter__(self) -> Self:
         return self
@@ -204,48 +169,52 @@ class CpuAsCudaDevice:
         pass
 
 
-_DEVICE = CpuAsCudaDevice()
-
-
-def detect() -> bool:
-    """Print what `numba.cuda` finds: the CPU device."""
-    print(f"Found 1 CUDA devices\nid 0    {arrays.cpu().name:>20}    [CPU device of numbasync]")  # noqa: T201
-    return True
-
-
-def select_device(device_id: int) -> Any:
-    """The context of device 0, the only one."""
-    if device_id != 0:
-        raise refuse_driver(f"device {device_id}: there is one, of number 0")
-    return context()
-
-
-def refuse_driver(why: str) -> Exception:
-    """numba.cuda's own error for a device that is not there."""
-    error: Exception = module("cudadrv.error").CudaSupportError(why)
-    return error
-
-
-class Context:
-    """The context of device 0."""
+class CpuContext(driver.Context):  # type: ignore[misc]
+    """The context of device 0: numba.cuda's own, with the memory of the host."""
 
     id = 0
-    device = _DEVICE
     compute_capability = _COMPUTE_CAPABILITY
+    reset = push = pop = prepare_for_use = nothing
 
-    def __init__(self) -> None:
-        simulated = module("simulator.cudadrv.devices").get_context()
-        self.memalloc, self.memhostalloc = simulated.memalloc, simulated.memhostalloc
-        self.get_memory_info, self.defer_cleanup = memory_info, module("simulator").defer_cleanup
-        self.deallocations: list[object] = []  # memory is freed at once
-        self.synchronize = self.reset = self.push = self.pop = self.prepare_for_use = nothing
-        self.create_stream, self.create_event, self.create_external_stream = (
-            stream, event, external_stream
-        )  # fmt: skip
-        self.get_default_stream = self.get_legacy_default_stream = default_stream
-        self.get_per_thread_default_stream = default_stream
+    def __init__(self, device: CpuAsCudaDevice) -> None:
+        self.device, self.handle = device, driver.binding.CUcontext(0)
+        self.deallocations = driver._PendingDeallocs()  # stays empty: memory is freed at once
+        self.extras: dict[str, object] = {}
+        self._streams = itertools.count(16)  # greater than the numbers of the default ones
 
-    def can_access_peer(self, peer: object) -> bool:
+    def memalloc(self, bytesize: int) -> Any:
+        return self.mempin(self.memhostalloc(bytesize), 0, bytesize)
+
+    def memhostalloc(self, bytesize: int, *options: object, **named: object) -> HostMemory:
+        return np.empty(bytesize, np.uint8).view(HostMemory)
+
+    memallocmanaged = memhostalloc
+
+    def mempin(self, owner: Any, pointer: int, size: int, mapped: bool = False) -> Any:
+        address = driver.binding.CUdeviceptr(pointer or owner.ctypes.data)
+        return driver.MemoryPointer(self, address, size, owner=owner)
+
+    def defer_cleanup(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def get_memory_info(self) -> Any:
+        """Free and total bytes of the device's memory."""
+        device = arrays.cpu()
+        total = device.backend.total_memory
+        return driver.MemoryInfo(total - device.memory_stats().used_current, total)
+
+    def create_stream(self) -> CpuStream:
+        return CpuStream(driver.binding.CUstream(next(self._streams)))
+
+    def create_external_stream(self, ptr: Any) -> CpuStream:
+        if not isinstance(ptr, int):
+            raise OperationError(f"the address of a stream is an int, not {with_type(ptr)}.")
+        return CpuStream(driver.binding.CUstream(ptr), external=True)
+
+    def create_event(self, timing: bool = True) -> CpuEvent:
+        return CpuEvent(driver.binding.CUevent(0))
+
+    def can_access_peer(self, peer_device: object) -> bool:
         """Whether another device can use the memory of this one: there is none."""
         return False
 
@@ -255,116 +224,122 @@ class Context:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def __str__(self) -> str:
-        return "<CUDA context of device 0>"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return refuse(f"{name} of a context")
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OF_A_DRIVER:
+            raise refusal(f"{name} of a context")
+        return super().__getattribute__(name)
 
 
-def context() -> Any:
-    """The context of device 0."""
-    return Context()
+# What of a context only the driver of a GPU can give.
+_OF_A_DRIVER = frozenset(
+    [
+        "get_ipc_handle",
+        "open_ipc_handle",
+        "enable_peer_access",
+        "create_module_ptx",
+        "create_module_image",
+        "get_active_blocks_per_multiprocessor",
+        "get_max_potential_block_size",
+    ]
+)
 
 
-def memory_info() -> Any:
-    """Free and total bytes of the device's memory."""
-    named = module("simulator.cudadrv.devices")._MemoryInfo
-    device = arrays.cpu()
-    total = device.backend.total_memory
-    return named(total - device.memory_stats().used_current, total)
+class Devices(tuple[CpuAsCudaDevice, ...]):
+    """`cuda.gpus`."""
+
+    __slots__ = ()
+
+    def __getitem__(self, number: Any) -> Any:
+        if not isinstance(number, slice) and int(number) not in (0, -1):
+            raise IndexError(f"device {number}: there is one, of number 0.")
+        return super().__getitem__(number if isinstance(number, slice) else 0)
+
+    @property
+    def current(self) -> CpuAsCudaDevice:
+        return _DEVICE
+
+    @property
+    def lst(self) -> Devices:
+        return self
 
 
-def nothing() -> None:
-    """Return: nothing is in flight, and no profiler is there."""
+_DEVICE = CpuAsCudaDevice()
+_DEVICES = Devices((_DEVICE,))
+_CONTEXT = CpuContext(_DEVICE)
 
 
-@contextmanager
+def context(devnum: object = None) -> CpuContext:
+    """The context of the device, which is that of each thread."""
+    if devnum is not None:
+        _DEVICES[devnum]
+    return _CONTEXT
+
+
+class Runtime:
+    """What numba.cuda asks for the context of a thread."""
+
+    gpus = _DEVICES
+    get_or_create_context = staticmethod(context)
+    ensure_context = staticmethod(contextlib.nullcontext)
+    reset = nothing
+
+
+def _filled(to: Any, byte: int, count: int, stream: object = 0) -> None:
+    ctypes.memset(int(to), byte, count)
+
+
+def _copied(to: Any, source: Any, size: int, stream: object = 0) -> None:
+    ctypes.memmove(int(to), int(source), size)
+
+
+def checked_stream(stream: Any) -> Any:
+    """A stream that a kernel is to be launched on, of numba.cuda or another library."""
+    if isinstance(stream, driver.Stream) or hasattr(stream, "__cuda_stream__"):
+        return stream
+    if stream is None or (isinstance(stream, int) and stream == 0):
+        return _CONTEXT.get_default_stream()
+    raise OperationError(f"a stream of a launch is cuda.stream() or 0, not {with_type(stream)}.")
+
+
+@contextlib.contextmanager
 def profiling() -> Iterator[None]:
     """A block that no profiler looks at."""
     yield
 
 
-class _Devices(tuple[CpuAsCudaDevice, ...]):
-    """`cuda.gpus`."""
-
-    __slots__ = ()
-
-    @property
-    def current(self) -> CpuAsCudaDevice:
-        return self[0]
-
-    @property
-    def lst(self) -> _Devices:
-        return self
-
-
-def mapped_array(
-    shape: Any, dtype: Any = float, strides: Any = None, order: str = "C", **_: Any
-) -> Any:
-    """An array of host and device."""
-    return arrays.devicearray.device_array(shape, dtype=dtype, strides=strides, order=order)
-
-
-def managed_array(
-    shape: Any, dtype: Any = float, strides: Any = None, order: str = "C", **_: Any
-) -> Any:
-    """An array of host and device."""
-    return arrays.devicearray.managed_array(shape, dtype=dtype, strides=strides, order=order)
-
-
-@contextmanager
-def mapped(*arrays_of_host: Any, **_: Any) -> Iterator[Any]:
-    """A block in which the device has arrays of the host: as device arrays in their memory."""
-    found = [arrays.as_cuda_array(array) for array in arrays_of_host]
-    yield found[0] if len(found) == 1 else found
-
-
-def mapped_array_like(ary: Any, **_: Any) -> Any:
-    """An array of host and device, as `ary` is."""
-    return arrays.devicearray.device_array_like(ary)
-
-
 def replacements() -> list[tuple[Any, str, Any]]:
     """What `numba.cuda` has in the place of its own, as (module, name, value)."""
     cuda, api, decorators, compiler = map(module, ("", "api", "decorators", "compiler"))
-    simulator = module("simulator")
-    own = {
+    named = {
         "as_cuda_array": arrays.as_cuda_array, "is_cuda_array": arrays.is_cuda_array,
-        "current_context": lambda devnum=0: context(), "default_stream": default_stream,
-        "legacy_default_stream": default_stream, "per_thread_default_stream": default_stream,
-        "detect": detect, "event": event, "event_elapsed_time": Event.elapsed_time,
-        "external_stream": external_stream,
         "from_cuda_array_interface": arrays.from_cuda_array_interface,
-        "get_current_device": lambda: _DEVICE, "gpus": _Devices((_DEVICE,)),
-        "is_available": lambda: True, "is_bfloat16_supported": lambda: True,
-        "is_fp8_supported": lambda: True, "mapped": mapped,
-        "is_supported_version": lambda: True, "list_devices": lambda: _Devices((_DEVICE,)),
-        "managed_array": managed_array, "mapped_array": mapped_array,
-        "mapped_array_like": mapped_array_like, "select_device": select_device,
-        "profile_start": nothing, "profile_stop": nothing, "profiling": profiling,
-        "stream": stream, "synchronize": nothing, "to_device": arrays.to_device,
+        "event_elapsed_time": elapsed_time, "gpus": _DEVICES, "is_available": lambda: True,
+        "is_supported_version": lambda: True, "profiling": profiling,
+        "profile_start": nothing, "profile_stop": nothing,
+        "open_ipc_array": refuse("open_ipc_array"),
     }  # fmt: skip
-    own |= {name: getattr(simulator, name) for name in _SIMULATED}
-    made = [(home, name, value) for name, value in own.items() for home in (cuda, api)]
+    made = [(home, name, value) for name, value in named.items() for home in (cuda, api)]
     made += [(home, name, refuse(name)) for name in _OF_A_GPU for home in (cuda, compiler)]
-    made += [(home, name, refuse(name)) for name in _OF_A_DRIVER for home in (cuda, api)]
-    devicearray, devices, driver = map(
-        module, ("cudadrv.devicearray", "cudadrv.devices", "cudadrv.driver")
-    )
+    devices, runtime = map(module, ("cudadrv.devices", "cudadrv.runtime"))
     made += [
-        (devicearray, name, getattr(arrays.devicearray, name))
-        for name in ("auto_device", "is_cuda_ndarray")
-    ] + [(devicearray, "to_device", arrays.to_device)]
-    made += [
-        (devices, "get_context", lambda devnum=0: context()),
-        (devices, "gpus", _Devices((_DEVICE,))),
-        (devicearray, "DeviceNDArray", arrays.device_array_in),
+        (devices, "_runtime", Runtime()), (devices, "gpus", _DEVICES),
         (driver, "_have_nvjitlink", lambda: False),
         (decorators, "_have_nvjitlink", lambda: False),
-        (driver, "_to_core_stream", lambda stream: stream or _DEFAULT),
+        (driver, "_to_core_stream", checked_stream),
+        (runtime.runtime, "get_version", lambda: _VERSION),
         (module("core.config"), "CUDA_LOW_OCCUPANCY_WARNINGS", 0),  # of multiprocessors
-    ]
-    return made + [(arrays.Plain, name, value) for name, value in arrays.METHODS.items()]
+    ]  # fmt: skip
+    calls = {
+        "get_device": _DEVICES.__getitem__, "get_device_count": lambda: 1,
+        "get_version": lambda: _VERSION, "list_devices": lambda: list(_DEVICES),
+    }  # fmt: skip
+    calls |= dict.fromkeys(("cuMemsetD8", "cuMemsetD8Async"), _filled)
+    calls |= {
+        f"cuMemcpy{way}{how}": _copied for way in ("HtoD", "DtoH", "DtoD") for how in ("", "Async")
+    }
+    calls |= dict.fromkeys(
+        ("cuCtxSynchronize", "cuStreamSynchronize", "cuStreamWaitEvent", "cuEventSynchronize"),
+        nothing,
+    )
+    made += [(driver.driver, name, call) for name, call in calls.items()]
+    return made + arrays.replacements()

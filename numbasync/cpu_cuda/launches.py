@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from numba.cuda.args import ArgHint, In
+from numba.cuda.cudadrv.devicearray import DeviceNDArrayBase, DeviceRecord
 
 from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
-from numbasync.cpu_cuda.host import blocks_at_once, module, refusal, refuse
+from numbasync.cpu_cuda.host import blocks_at_once, checked_stream, module, refusal, refuse
 from numbasync.cpu_cuda.summary import counts_of
 from numbasync.device.device import default_device, use_device
 from numbasync.errors import (
@@ -131,11 +132,11 @@ def _keep(*used: object) -> None:
 
 
 def _of_device(given: Any, after: After) -> Any:
-    tensor = given.__dict__.get(_TENSOR)
+    tensor: Tensor | None = given.__dict__.get(_TENSOR)
     if tensor is None or arrays.shared:
-        inner = given._ary
-        if not isinstance(inner, np.ndarray):
-            return _argument(inner, after)
+        inner: Any = arrays.elements(given)
+        if isinstance(given, DeviceRecord):
+            return _of_record(inner[()], after)
         tensor = given.__dict__[_TENSOR] = arrays.tensor_of(inner)
     return tensor
 
@@ -204,7 +205,8 @@ def _argument(given: Any, after: After) -> Any:
 _Read = Callable[[Any, After], Any]
 _READ: tuple[tuple[Any, _Read | None], ...] = (
     ((np.datetime64, np.timedelta64), _of_time), (np.void, _of_record),
-    (_PLAIN, None), (Tensor, None), (arrays.Plain, _of_device), (np.ndarray, _of_host),
+    (_PLAIN, None), (Tensor, None), (np.ndarray, _of_host),
+    (DeviceNDArrayBase, _of_device),
     (ArgHint, _of_hint), (tuple, _of_tuple), (np.generic, None), (object, _of_other),
 )  # fmt: skip
 _MOST_TYPES = 256
@@ -297,6 +299,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
         """`kernel[grid, block]`, kept: programs write it at each launch."""
         key = given
         if len(given) > 2:  # all streams are one
+            checked_stream(given[2])
             key = (*given[:2], 0, *given[3:]) if any(given[3:]) else given[:2]
         known = self.__dict__.get(_CONFIGURED)
         if known is None:

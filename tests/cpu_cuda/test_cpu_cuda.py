@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -144,23 +145,65 @@ def test_what_programs_ask_of_a_device(capsys: pytest.CaptureFixture[str]) -> No
     first.record()
     second.record()
     assert cuda.event_elapsed_time(first, second) >= 0
-    with pytest.raises(Exception, match="there is one"):
-        cuda.select_device(1)
 
 
 def test_no_function_of_the_host_asks_a_driver() -> None:
     from numba.cuda import api
 
-    left = [
-        name
-        for name, value in vars(api).items()
-        if callable(value) and value.__module__ == api.__name__ and name[0] != "_"
-    ]
-    assert left == []
+    x, first, later = np.ones(2), cuda.event(), cuda.event()
+    first.record()
+    later.record()
+    given: dict[str, tuple[Any, ...]] = {
+        "_auto_device": (cuda.to_device(x),), "_contiguous_strides_like_array": (x,),
+        "_order_like_array": (x,),
+        "as_cuda_array": (x,), "device_array": (3,), "device_array_like": (x,),
+        "event_elapsed_time": (first, later), "external_stream": (5,), "is_cuda_array": (x,),
+        "from_cuda_array_interface": (cuda.to_device(x).__cuda_array_interface__,),
+        "managed_array": (3,), "mapped": (x, x), "mapped_array": (3,), "mapped_array_like": (x,),
+        "pinned": (x, x), "pinned_array": (3,), "pinned_array_like": (x,), "select_device": (0,),
+        "to_device": (x,),
+    }  # fmt: skip
+    others = ("open_ipc_array", "prepare_shape_strides_dtype", "require_context")
+    functions = {
+        name: function
+        for name, function in vars(api).items()
+        if isinstance(function, FunctionType) and name not in others
+    }
+    assert given.keys() < functions.keys()
+    for name, function in functions.items():
+        result = function(*given.get(name, ()))
+        if hasattr(result, "__enter__"):
+            with result:
+                pass
     context: Any = cuda.current_context()
-    assert context.get_default_stream() is cuda.default_stream() and context.id == 0
+    assert context.id == 0 and context == cuda.current_context()
     with pytest.raises(UnsupportedKernelError, match="get_ipc_handle of a context"):
         context.get_ipc_handle(0)
+    with pytest.raises(UnsupportedKernelError, match="open_ipc_array"):
+        api.open_ipc_array(0, 2, float)
+
+
+WRONG: tuple[Any, ...] = (1.5, "x", [1, 2], object(), np.array(["a", None], object))
+TAKERS: dict[str, Any] = {
+    "as_cuda_array": lambda value: cuda.as_cuda_array(value),
+    "event_elapsed_time": lambda value: cuda.event_elapsed_time(value, cuda.event()),
+    "external_stream": lambda value: cuda.external_stream(value),
+    "from_cuda_array_interface": lambda value: cuda.from_cuda_array_interface(value),
+    "a launch": lambda value: add[1, 1, value],
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_what_is_replaced_says_what_it_takes(taker: str) -> None:
+    for value in WRONG:
+        with pytest.raises(OperationError, match="array|stream|event"):
+            TAKERS[taker](value)
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    for function in (cuda.select_device, cuda.current_context, lambda n: cuda.gpus[n]):
+        with pytest.raises(IndexError, match="device 3: there is one, of number 0"):
+            function(3)
 
 
 def test_mistakes_are_named_where_the_program_launches() -> None:
@@ -212,8 +255,8 @@ def test_arrays_of_other_libraries_by_their_interface() -> None:
     again: Any = cuda.from_cuda_array_interface(array.__cuda_array_interface__)
     again[0, 0] = 9
     assert array[0, 0] == 9  # the same memory
-    turned: Any = cuda.as_cuda_array(Wrapped(array.T))
-    assert turned.shape == (3, 2) and turned.strides == (8, 24)
+    columns: Any = cuda.as_cuda_array(Wrapped(array[:, ::2]))
+    assert columns.shape == (2, 2) and columns.strides == (24, 16)
     assert cuda.is_cuda_array(array) and cuda.is_cuda_array(Wrapped(array))
     assert not cuda.is_cuda_array(np.zeros(2))
     row = cuda.to_device(np.arange(3.0))
@@ -229,7 +272,7 @@ def test_what_was_there_before_is_there_again() -> None:
     before = {name: getattr(cuda, name) for name in ("to_device", "gpus", "stream", "jit")}
     kernel = vars(type(add)).copy()
     with na.cuda_on_cpu():
-        assert cpu_cuda.is_on() and cuda.to_device is not before["to_device"]
+        assert cpu_cuda.is_on() and cuda.gpus is not before["gpus"]
         with na.cuda_on_cpu():
             pass
         assert cpu_cuda.is_on()

@@ -22,7 +22,6 @@ np.testing.assert_array_equal(np.asarray(d), host)
 np.testing.assert_array_equal(np.array(d, dtype=np.float32), host.astype(np.float32))
 np.testing.assert_array_equal(d[1].copy_to_host(), host[1])
 np.testing.assert_array_equal(d[:, 1:, ::2].copy_to_host(), host[:, 1:, ::2])
-np.testing.assert_array_equal(d.T.copy_to_host(), host.T)
 np.testing.assert_array_equal(d[0].T.copy_to_host(), host[0].T)
 np.testing.assert_array_equal(d[0].transpose().copy_to_host(), host[0].T)
 np.testing.assert_array_equal(d.reshape(4, 6).copy_to_host(), host.reshape(4, 6))
@@ -30,6 +29,8 @@ np.testing.assert_array_equal(d.reshape((24,)).copy_to_host(), host.ravel())
 np.testing.assert_array_equal(d.ravel().copy_to_host(), host.ravel())
 np.testing.assert_array_equal(d.view(np.int64).copy_to_host(), host.view(np.int64))
 np.testing.assert_array_equal(d.reshape(1, 24).squeeze().copy_to_host(), host.ravel())
+assert d.shape[-1] == 4 and d.strides[-1] == 8 and hash(d) == hash(d) and d == d
+assert isinstance(d, cuda.cudadrv.devicearray.DeviceNDArray) and not hasattr(d, "sum")
 assert d[1, 2, 3] == 23 and float(d[0, 0, 1]) == 1 and isinstance(d[1, 2, 3], float)
 d[0, 0, 0] = 100
 d[1] = 7
@@ -89,10 +90,14 @@ for wrong in (
     lambda: line.copy_to_host(np.zeros(3)),
     lambda: d[5],
     lambda: d.reshape(7),
+    lambda: d.T,  # of three axes
+    lambda: d[0, 0, ::-1].copy_to_host(),
+    lambda: d + d,
+    lambda: hash(d) and {d: 1}[line],
 ):
     try:
         wrong()
-    except (ValueError, IndexError, TypeError, NotImplementedError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, NotImplementedError) as error:
         print(type(error).__name__)
     else:
         raise SystemExit("not refused")

