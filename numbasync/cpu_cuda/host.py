@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numba.cuda.cudadrv import driver
 
-from numbasync.arguments import with_type
+from numbasync.arguments import shown, with_type
 from numbasync.cpu_cuda import arrays
 from numbasync.errors import OperationError, UnsupportedKernelError
 
@@ -98,7 +98,11 @@ def elapsed_time(evtstart: CpuEvent, evtend: CpuEvent) -> float:
     """`cuda.event_elapsed_time`: milliseconds between two events."""
     began, ended = (getattr(event, "recorded", None) for event in (evtstart, evtend))
     if began is None or ended is None:
-        raise OperationError("the elapsed time is that between two events that were recorded.")
+        missing = shown(evtstart if began is None else evtend)
+        raise OperationError(
+            f"{missing} was not recorded. The elapsed time is that between two recorded events: "
+            "write event.record() where each is to be."
+        )
     return float(ended - began) * 1e3
 
 

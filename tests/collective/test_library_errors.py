@@ -184,3 +184,22 @@ def test_an_aborted_communicator_of_nccl_is_not_called(monkeypatch: pytest.Monke
     with pytest.raises(DriverError, match="it was aborted"):
         rank.send(stream, array, 1)
     assert aborted == ["a communicator"]
+
+
+def test_an_end_of_nccls_calls_has_its_beginning() -> None:
+    """^C before the first call: an end of nothing would be an error in its place."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    ends: list[None] = []
+    bindings = SimpleNamespace(
+        NCCLError=ValueError, group_start=interrupted, group_end=lambda: ends.append(None)
+    )
+    with pytest.raises(KeyboardInterrupt), nccl.Nccl(bindings, bytes).together():
+        pass
+    assert not ends
+    bindings.group_start = lambda: None
+    with pytest.raises(ZeroDivisionError), nccl.Nccl(bindings, bytes).together():
+        1 / 0  # noqa: B018
+    assert len(ends) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,11 +58,18 @@ class Nccl:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        try:  # ^C may come right behind the call
-            self.call("group_start")
+        # By `starmap`: ^C comes before the call, or when it is noted that there was one. An end
+        # without a beginning would be an error of NCCL in the place of the interrupt.
+        begun: list[Any] = []
+        try:
+            try:
+                begun.extend(starmap(self.bindings.group_start, ((),)))
+            except self.bindings.NCCLError as error:
+                raise self._error("group_start", error) from error
             yield
         finally:
-            self.call("group_end")
+            if begun:
+                self.call("group_end")
 
     def ranks(self, devices: Sequence[Gpu]) -> Sequence[NcclRank]:
         comms = self.call("comm_init_all", len(devices), [d.ordinal for d in devices])
@@ -79,11 +87,13 @@ class Nccl:
         try:
             return getattr(self.bindings, name)(*args)
         except self.bindings.NCCLError as error:
-            if int(error.status) == REMOTE_ERROR:
-                raise RankLostError(
-                    f"nccl {name}: another process of the group has ended."
-                ) from error
-            raise DriverError(f"nccl {name}", int(error.status), str(error), "") from error
+            raise self._error(name, error) from error
+
+    def _error(self, name: str, error: Any) -> Exception:
+        """What a call of that name raises for an error of the bindings."""
+        if int(error.status) == REMOTE_ERROR:
+            return RankLostError(f"nccl {name}: another process of the group has ended.")
+        return DriverError(f"nccl {name}", int(error.status), str(error), "")
 
 
 class NcclRank:
