@@ -139,13 +139,13 @@ assert (a == 9).all()
 
 
 @cuda.jit
-def many(a, pair, nested, names, flag, none, z):
+def many(a, pair, nested, names, flag, z):
     i = cuda.grid(1)
-    if i < a.size and flag and none is None:
+    if i < a.size and flag:
         a[i] = pair[0][i] + pair[1] + nested[0][1] + nested[1][0][i] + z.real + names
 
 
 x = np.ones(4)
-many[1, 8](x, (x.copy(), 2), ((1, 2.5), (np.arange(4),)), 1, np.bool_(True), None, 1 + 2j)
+many[1, 8](x, (x.copy(), 2), ((1, 2.5), (np.arange(4),)), 1, np.bool_(True), 1 + 2j)
 np.testing.assert_array_equal(x, 7.5 + np.arange(4))
 print("forms")
