@@ -152,6 +152,14 @@ def test_a_trace_keeps_the_operations_for_both(
     assert ages == sorted(ages) and all(age <= 0 for age in ages)
 
 
+def test_the_last_are_kept_beside_a_trace(z: na.Tensor, core: bool) -> None:
+    with na.flight_recorder(1) as recorder:
+        add_one(z).sync()
+        with na.trace() as t:
+            na.fill(z, 1).sync()
+            assert [op.name for op in recorder.operations] == [op.name for op in t.operations]
+
+
 def test_one_at_a_time_and_what_it_takes(device: na.Device) -> None:
     with na.flight_recorder(), pytest.raises(StateError, match="open already"):
         na.flight_recorder()
