@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+Call = Callable[[], object]  # of a rank, prepared; `Library.make` makes it
+
 
 class Rank(Protocol):
-    """One device of a group. Each call enqueues on a stream of that device.
+    """One device of a group. Each method but `abort` prepares a call on a stream of that device.
 
     Arrays are contiguous. `send` and `recv` of one call have one dtype. The other ranks of the
     group make the same calls in the same order. Of bool, "sum" and "max" are "or", "prod" and "min"
     are "and".
     """
 
-    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> None: ...
-    def reduce_scatter(self, stream: Any, send: Any, recv: Any, op: str) -> None: ...
-    def all_gather(self, stream: Any, send: Any, recv: Any) -> None: ...
-    def broadcast(self, stream: Any, send: Any, recv: Any, root: int) -> None: ...
-    def send(self, stream: Any, array: Any, to: int) -> None: ...
-    def recv(self, stream: Any, array: Any, source: int) -> None: ...
+    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> Call: ...
+    def reduce_scatter(self, stream: Any, send: Any, recv: Any, op: str) -> Call: ...
+    def all_gather(self, stream: Any, send: Any, recv: Any) -> Call: ...
+    def broadcast(self, stream: Any, send: Any, recv: Any, root: int) -> Call: ...
+    def send(self, stream: Any, array: Any, to: int) -> Call: ...
+    def recv(self, stream: Any, array: Any, source: int) -> Call: ...
     def abort(self) -> None:
         """End the calls that are on the device, which then give wrong elements; any thread."""
         ...
@@ -35,8 +36,12 @@ class Library(Protocol):
         """Whether such elements are moved, and by `op` reduced."""
         ...
 
-    def together(self) -> AbstractContextManager[None]:
-        """Inside the block, calls of several ranks of this process start together, at its end."""
+    def make(self, calls: Sequence[Call], rank: Rank) -> None:
+        """Make prepared calls, one of each rank of this process, of which `rank` is the first.
+
+        They start together. An interrupt comes before all of them or behind all of them: a rank
+        whose call is made waits on its device for the others'.
+        """
         ...
 
     def ranks(self, devices: Sequence[Any]) -> Sequence[Rank]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from numbasync.backend.array_protocols import Export as Export
 from numbasync.backend.array_protocols import Foreign as Foreign
+from numbasync.backend.collectives import Call as Call
 from numbasync.backend.collectives import Library as Library
 from numbasync.backend.collectives import Rank as Rank
 from numbasync.backend.commands import Command as Command

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbasync.arguments import as_whole, shown, with_type
-from numbasync.backend.protocols import Rank
+from numbasync.backend.protocols import Call, Library, Rank
 from numbasync.collective.communicator import Channel, Communicator, WorkOnDevice
 from numbasync.collective.exchange import GroupKey
 from numbasync.collective.reductions import check_reduction
@@ -57,7 +57,7 @@ class ByLibrary(NamedTuple):
 
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any]
-    call: Callable[[Rank, Any, Any, Any], None]
+    call: Callable[[Rank, Any, Any, Any], Call]
     op: str | None = None  # the reduction, if it is one
 
 
@@ -115,7 +115,7 @@ class GroupOp(DeviceOp[Any]):
             yield channel.later(channel.connect)
         library = channel.by_library
         if library is not None and library[0].takes(self._by_library.dtype, self._by_library.op):
-            return (yield from self._on_device(ctx, library[1]))
+            return (yield from self._on_device(ctx, *library))
         elements, copied = None, None
         if self._tensor is not None:
             elements = yield from download(ctx, self._tensor)
@@ -136,7 +136,7 @@ class GroupOp(DeviceOp[Any]):
         yield from upload_any(ctx, tensor, array)
         return tensor
 
-    def _on_device(self, ctx: Context, rank: Rank) -> Steps[Tensor | None]:
+    def _on_device(self, ctx: Context, library: Library, rank: Rank) -> Steps[Tensor | None]:
         if self._channel.failure is not None:
             raise self._channel.failure
         tensor, shape = self._tensor, self._by_library.shape
@@ -159,7 +159,8 @@ class GroupOp(DeviceOp[Any]):
                 raise self._channel.failure
             self._channel.watch(work)  # also the call, which may wait for the other ranks
             try:
-                self._by_library.call(rank, stream, send.handle, recv.handle)
+                prepared = self._by_library.call(rank, stream, send.handle, recv.handle)
+                library.make((prepared,), rank)
                 stream.record(done)
             except BaseException as error:
                 work.has_failed = True

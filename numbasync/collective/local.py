@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from numbasync.arguments import shown, with_type
-from numbasync.backend.protocols import Rank
+from numbasync.backend.protocols import Call, Rank
 from numbasync.collective import together
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction, plainly
-from numbasync.collective.together import Enqueue, Group
+from numbasync.collective.together import Group, Prepare
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of
@@ -42,7 +42,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         shape: of each result.
         out: the tensors of the results; None: new ones.
         by_copies: the steps that give the result on the device of a context, by its number.
-        enqueue: the call of the library.
+        prepare: the call of the library.
         op: the reduction, if it is one.
     """
 
@@ -52,7 +52,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         parts: Sequence[Tensor],
         shape: tuple[int, ...],
         by_copies: Callable[[int, Context], Steps[Tensor]],
-        enqueue: Enqueue,
+        prepare: Prepare,
         out: Sequence[Tensor] | None = None,
         op: str | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         self._parts = parts
         self._shape = shape
         self._by_copies = by_copies
-        self._enqueue = enqueue
+        self._prepare = prepare
         self._out = out
         self.has_fast_path = _device(parts[0]).backend.collectives is not None
 
@@ -75,7 +75,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         spec = like.spec
         if spec is None or spec.shape != self._shape:
             spec = ArraySpec(self._shape, like.dtype)
-        work = together.Work(self._name, parts, self._out, spec, self._enqueue)
+        work = together.Work(self._name, parts, self._out, spec, self._prepare)
         results = together.try_enqueue(group, devices, work, submission, pool)
         if results is None:
             return False
@@ -166,7 +166,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 contexts.append((yield from on_stream(ctx, stream, self._name, steps))[0])
                 return
             streams = [part.stream.backend for part in opened]
-            together.call(group, streams, self._parts, results, self._enqueue)
+            together.call(group, streams, self._parts, results, self._prepare)
 
         if ctx.device is devices[0]:
             yield from steps(ctx)
@@ -186,8 +186,8 @@ def all_reduce(
 ) -> DeviceOp[tuple[Tensor, ...]]:
     check_reduction(op, parts[0].dtype)
 
-    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
-        rank.all_reduce(stream, send, recv, op)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> Call:
+        return rank.all_reduce(stream, send, recv, op)
 
     return LocalOp(
         "all_reduce", parts, parts[0].shape, lambda i, ctx: _reduced(ctx, parts, op), call, out, op
@@ -197,8 +197,8 @@ def all_reduce(
 def reduce_scatter(parts: Sequence[Tensor], op: str, rows: int) -> DeviceOp[tuple[Tensor, ...]]:
     check_reduction(op, parts[0].dtype)
 
-    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
-        rank.reduce_scatter(stream, send, recv, op)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> Call:
+        return rank.reduce_scatter(stream, send, recv, op)
 
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         return _reduced(ctx, [part[i * rows : (i + 1) * rows] for part in parts], op)
@@ -209,8 +209,8 @@ def reduce_scatter(parts: Sequence[Tensor], op: str, rows: int) -> DeviceOp[tupl
 def all_gather(parts: Sequence[Tensor]) -> DeviceOp[tuple[Tensor, ...]]:
     rows = parts[0].shape[0]
 
-    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
-        rank.all_gather(stream, send, recv)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> Call:
+        return rank.all_gather(stream, send, recv)
 
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         whole = Tensor.allocate(ctx, shape, parts[0].dtype)
@@ -224,8 +224,8 @@ def all_gather(parts: Sequence[Tensor]) -> DeviceOp[tuple[Tensor, ...]]:
 
 
 def broadcast(parts: Sequence[Tensor], root: int) -> DeviceOp[tuple[Tensor, ...]]:
-    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> None:
-        rank.broadcast(stream, send, recv, root)
+    def call(rank: Rank, stream: Any, send: Any, recv: Any) -> Call:
+        return rank.broadcast(stream, send, recv, root)
 
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         return _reduced(ctx, [parts[root]], "sum")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from numbasync.backend.protocols import Library, Rank
+from numbasync.backend.protocols import Call, Library, Rank
 from numbasync.device import access
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
@@ -24,7 +24,7 @@ from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.tensor import Tensor
 
 T = TypeVar("T")
-Enqueue = Callable[[Rank, Any, Any, Any], None]  # a rank's call: stream, and handles of from and to
+Prepare = Callable[[Rank, Any, Any, Any], Call]  # a rank's call: stream, and handles of from and to
 
 # Held by the one thread that calls the library: two groups with devices in common, which threads
 # start in different orders, would wait for one another on the devices.
@@ -64,14 +64,14 @@ class Work(NamedTuple):
         parts: a tensor a device.
         out: the tensors of the results; None: new ones.
         spec: of each result.
-        enqueue: the call of the library.
+        prepare: the call of the library.
     """
 
     name: str
     parts: Sequence[Tensor]
     out: Sequence[Tensor] | None
     spec: ArraySpec
-    enqueue: Enqueue
+    prepare: Prepare
 
 
 def try_enqueue(
@@ -119,7 +119,7 @@ def _enqueued(
     every[0].keep_alive += [tensor.storage for tensor in (*work.parts, *results)]
     try:
         streams = [submission.stream.backend for submission in every]
-        call(group, streams, work.parts, results, work.enqueue)
+        call(group, streams, work.parts, results, work.prepare)
     finally:  # after an error some may be enqueued
         record_all(every, work.parts, results)
     # Under the locks: a wait for another thread's part, which its device's first part then came
@@ -133,15 +133,15 @@ def call(
     streams: Sequence[Any],
     parts: Sequence[Tensor],
     results: Sequence[Tensor],
-    enqueue: Enqueue,
+    prepare: Prepare,
 ) -> None:
     """Make the calls of all ranks, on a stream of each device."""
-    # Made first: behind an error in the midst of the calls, some ranks would wait for the others.
-    sent = [part.handle for part in parts]
-    received = [result.handle for result in results]
-    with calling, group.library.together():
-        for rank, stream, send, recv in zip(group.ranks, streams, sent, received, strict=True):
-            enqueue(rank, stream, send, recv)
+    prepared = [
+        prepare(rank, stream, part.handle, result.handle)
+        for rank, stream, part, result in zip(group.ranks, streams, parts, results, strict=True)
+    ]
+    with calling:
+        group.library.make(prepared, group.ranks[0])
 
 
 @compiled
@@ -175,8 +175,7 @@ def record_all(every: list[Submission], parts: Sequence[Tensor], results: Sequen
 def put_first_behind(every: list[Submission]) -> None:
     """Let the first submission end, and fail, with the others, which are committed."""
     first, others = every[0], every[1:]
-    # One device after the other, from the last one, on which the library has left this thread: to
-    # switch to another one is what a wait costs.
+    # One device after the other, and all waits behind: to switch to another one is what they cost.
     marks = [submission.stream.mark() for submission in reversed(others)]
     for mark in marks:
         first.stream.wait_behind(mark)

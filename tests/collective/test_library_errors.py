@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -32,7 +33,10 @@ class Rank:
         self.aborted = threading.Event()
         self.call: Callable[[], None] = lambda: None
 
-    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> None:
+    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> Callable[[], None]:
+        return self._made
+
+    def _made(self) -> None:
         self.calls += 1
         self.call()
 
@@ -43,6 +47,10 @@ class Rank:
 class Library:
     def takes(self, dtype: Any, op: str | None = None) -> bool:
         return True
+
+    def make(self, calls: Sequence[Callable[[], None]], rank: Rank) -> None:
+        for call in calls:
+            call()
 
 
 @pytest.fixture
@@ -186,20 +194,85 @@ def test_an_aborted_communicator_of_nccl_is_not_called(monkeypatch: pytest.Monke
     assert aborted == ["a communicator"]
 
 
-def test_an_end_of_nccls_calls_has_its_beginning() -> None:
-    """^C before the first call: an end of nothing would be an error in its place."""
+class Bindings:
+    """NCCL's, whose calls note their names, and of which one may fail."""
 
-    def interrupted() -> None:
-        raise KeyboardInterrupt
+    NCCLError = type("NCCLError", (Exception,), {"status": 3})
 
-    ends: list[None] = []
-    bindings = SimpleNamespace(
-        NCCLError=ValueError, group_start=interrupted, group_end=lambda: ends.append(None)
-    )
-    with pytest.raises(KeyboardInterrupt), nccl.Nccl(bindings, bytes).together():
-        pass
-    assert not ends
-    bindings.group_start = lambda: None
-    with pytest.raises(ZeroDivisionError), nccl.Nccl(bindings, bytes).together():
-        1 / 0  # noqa: B018
-    assert len(ends) == 1
+    def __init__(self, failing: str = "") -> None:
+        self.made: list[str] = []
+        for name in ("group_start", "all_reduce", "broadcast", "group_end"):
+            setattr(self, name, self._function(name, name == failing))
+
+    def _function(self, name: str, fails: bool) -> Any:
+        def function(*args: object) -> None:
+            if fails:
+                raise self.NCCLError(name)
+            self.made.append(name)
+
+        function.__name__ = name
+        return function
+
+
+def calls_of(bindings: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[nccl.Nccl, list[Any], Any]:
+    """Calls of two ranks that are prepared, and the first rank."""
+    monkeypatch.setattr(nccl, "enter", lambda device: None)
+    own, device = nccl.Nccl(bindings, bytes), cast(Any, None)
+    array: Any = SimpleNamespace(dtype=np.dtype(np.float32), nbytes=32, address=0)
+    ranks = [nccl.NcclRank(own, i, device) for i in range(2)]
+    stream = cast(Any, SimpleNamespace(handle_number=0))
+    return own, [
+        ranks[0].all_reduce(stream, array, array, "sum"),
+        ranks[1].broadcast(stream, array, array, 0),
+    ], ranks[0]  # fmt: skip
+
+
+EVERY_CALL = ["group_start", "all_reduce", "broadcast", "group_end"]
+
+
+def test_no_interrupt_comes_between_nccls_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a group some of whose calls are missing the others wait on their devices for ever."""
+    bindings = Bindings()
+    nccls, calls, rank = calls_of(bindings, monkeypatch)
+    between = set[str]()
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode" and 0 < len(bindings.made) < len(EVERY_CALL):
+            between.add(frame.f_code.co_name)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        nccls.make(calls, rank)
+    finally:
+        sys.settrace(before)
+    assert bindings.made == EVERY_CALL
+    assert between == {"function"}, "those of the bindings, which in NCCL's are compiled"
+
+
+@pytest.mark.parametrize(
+    ("failing", "made"),
+    [
+        ("group_start", []),
+        ("all_reduce", ["group_start", "group_end"]),
+        ("broadcast", ["group_start", "all_reduce", "group_end"]),
+        ("group_end", EVERY_CALL[:-1]),
+    ],
+)
+def test_what_nccl_has_begun_it_ends(
+    failing: str, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bindings = Bindings(failing)
+    nccls, calls, rank = calls_of(bindings, monkeypatch)
+    with pytest.raises(DriverError, match=f"nccl {failing}"):
+        nccls.make(calls, rank)
+    assert bindings.made == made
+
+
+def test_one_call_of_nccl_is_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings = Bindings()
+    nccls, calls, rank = calls_of(bindings, monkeypatch)
+    nccls.make(calls[:1], rank)
+    assert bindings.made == ["all_reduce"]

@@ -5,8 +5,7 @@ what it finds, as soon as the group of calls ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,10 @@ class Library:
     def ranks(self, devices: Any) -> Any:
         return [Rank(self) for _ in devices]
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
+    def make(self, calls: Sequence[Callable[[], object]], rank: Rank) -> None:
         self.groups.append([])
-        yield
+        for call in calls:
+            call()
         total = sum(send.array.copy() for _, send, _ in self.groups[-1])
         for _, _, recv in self.groups[-1]:
             recv.array[...] = total
@@ -43,10 +42,13 @@ class Rank:
     def __init__(self, library: Library) -> None:
         self._library = library
 
-    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> None:
-        calls = self._library.groups[-1]
-        self._library.call(len(calls))
-        calls.append((stream, send, recv))
+    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> Callable[[], object]:
+        def call() -> None:
+            calls = self._library.groups[-1]
+            self._library.call(len(calls))
+            calls.append((stream, send, recv))
+
+        return call
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
-from itertools import starmap
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numbasync.backend.protocols import counters
 from numbasync.errors import DriverError, RankLostError
 
 if TYPE_CHECKING:
+    from numbasync.backend.collectives import Call
     from numbasync.backend.cuda.arrays import CudaArray
     from numbasync.backend.cuda.gpu import Gpu
     from numbasync.backend.cuda.stream import CudaStream
@@ -56,20 +57,24 @@ class Nccl:
             return op in OF_PAIRS
         return _number(dtype) is not None
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        # By `starmap`: ^C comes before the call, or when it is noted that there was one. An end
-        # without a beginning would be an error of NCCL in the place of the interrupt.
-        begun: list[Any] = []
+    def make(self, calls: Sequence[Call], rank: Any) -> None:
+        bindings = self.bindings
+        start, end = ([bindings.group_start], [bindings.group_end]) if len(calls) > 1 else ([], [])
+        every = [*start, *calls, *end]
+        made: list[object] = []
+        enter(rank.device)  # to which NCCL comes back from the others
         try:
-            try:
-                begun.extend(starmap(self.bindings.group_start, ((),)))
-            except self.bindings.NCCLError as error:
-                raise self._error("group_start", error) from error
-            yield
-        finally:
-            if begun:
-                self.call("group_end")
+            # By `map`, which runs no bytecode: ^C between two calls would leave the first rank's
+            # on its device for ever, and between the start and the end all later calls in Python.
+            made.extend(map(operator.call, every))
+        except bindings.NCCLError as error:
+            if start and 0 < len(made) < len(every) - 1:
+                with suppress(bindings.NCCLError):  # says the same again
+                    bindings.group_end()
+            failed = every[len(made)]
+            name = failed.func.__name__ if isinstance(failed, partial) else failed.__name__
+            raise self._error(name, error) from error
+        counters.copies += len(calls)
 
     def ranks(self, devices: Sequence[Gpu]) -> Sequence[NcclRank]:
         comms = self.call("comm_init_all", len(devices), [d.ordinal for d in devices])
@@ -102,46 +107,48 @@ class NcclRank:
     def __init__(self, nccl: Nccl, comm: Any, device: Gpu) -> None:
         self._nccl = nccl
         self._comm = comm
-        self._device = device
+        self.device = device
 
-    def _call(self, stream: CudaStream, name: str, *args: Any) -> None:
-        enter(self._device)
+    def _prepared(self, stream: CudaStream, name: str, *args: Any) -> Call:
         comm = self._comm
         if comm is None:
             raise DriverError(
                 f"nccl {name}", INVALID_ARGUMENT, "ncclInvalidArgument", "it was aborted"
             )
-        self._nccl.call(name, *args, comm, stream.handle_number)
-        counters.copies += 1
+        return partial(getattr(self._nccl.bindings, name), *args, comm, stream.handle_number)
 
-    def all_reduce(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
+    def all_reduce(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> Call:
         count, dtype = _count(send)
         number = _reduction(send.dtype, op)
-        self._call(stream, "all_reduce", send.address, recv.address, count, dtype, number)
+        return self._prepared(
+            stream, "all_reduce", send.address, recv.address, count, dtype, number
+        )
 
-    def reduce_scatter(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
+    def reduce_scatter(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> Call:
         count, dtype = _count(recv)
         number = _reduction(send.dtype, op)
-        self._call(stream, "reduce_scatter", send.address, recv.address, count, dtype, number)
+        return self._prepared(
+            stream, "reduce_scatter", send.address, recv.address, count, dtype, number
+        )
 
-    def all_gather(self, stream: CudaStream, send: CudaArray, recv: CudaArray) -> None:
+    def all_gather(self, stream: CudaStream, send: CudaArray, recv: CudaArray) -> Call:
         count, dtype = _count(send)
-        self._call(stream, "all_gather", send.address, recv.address, count, dtype)
+        return self._prepared(stream, "all_gather", send.address, recv.address, count, dtype)
 
-    def broadcast(self, stream: CudaStream, send: CudaArray, recv: CudaArray, root: int) -> None:
+    def broadcast(self, stream: CudaStream, send: CudaArray, recv: CudaArray, root: int) -> Call:
         count, dtype = _count(recv)
-        self._call(stream, "broadcast", send.address, recv.address, count, dtype, root)
+        return self._prepared(stream, "broadcast", send.address, recv.address, count, dtype, root)
 
-    def send(self, stream: CudaStream, array: CudaArray, to: int) -> None:
+    def send(self, stream: CudaStream, array: CudaArray, to: int) -> Call:
         count, dtype = _count(array)
-        self._call(stream, "send", array.address, count, dtype, to)
+        return self._prepared(stream, "send", array.address, count, dtype, to)
 
-    def recv(self, stream: CudaStream, array: CudaArray, source: int) -> None:
+    def recv(self, stream: CudaStream, array: CudaArray, source: int) -> Call:
         count, dtype = _count(array)
-        self._call(stream, "recv", array.address, count, dtype, source)
+        return self._prepared(stream, "recv", array.address, count, dtype, source)
 
     def abort(self) -> None:
-        enter(self._device)
+        enter(self.device)
         comm, self._comm = self._comm, None  # later calls are refused: its memory is freed
         if comm is not None:
             self._nccl.call("comm_abort", comm)
