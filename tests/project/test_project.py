@@ -167,8 +167,11 @@ def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, ""), result.stdout
 
 
-def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -> None:
-    page = ROOT / "docs/testing.md"
+@pytest.mark.parametrize(("name", "passed"), [("docs/testing.md", 15), ("docs/how-to/ci.md", 2)])
+def test_the_tests_in_the_documents_pass_and_say_what_they_say(
+    name: str, passed: int, tmp_path: Path
+) -> None:
+    page = ROOT / name
     program = tmp_path / "test_documents.py"
     program.write_text("\n\n".join(code_blocks(page)))
     # How fast Hypothesis draws depends on what else runs beside this.
@@ -180,7 +183,7 @@ def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -
     )
     options = ["-s", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu", str(program)]
     result = sessions.run(sys.executable, options, environment(), tmp_path, seconds=600)
-    assert "15 passed" in result.stdout, result.stdout
+    assert f"{passed} passed" in result.stdout, result.stdout
     printed = _without_places(result.stdout)
     for text in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S):
         if text.startswith("kernel "):  # others are of sessions of their own
