@@ -85,7 +85,8 @@ def test_a_page_for_who_comes_from_elsewhere_compares_and_says_what_is_lost() ->
         text = path.read_text(encoding="utf-8")
         (columns,) = re.findall(r'<div class="grid" markdown>\n(.*?)</div>', text, re.S)
         assert len(re.findall(r"^```py", columns, re.M)) == 2, f"{path}: two columns of code"
-        assert re.search(r"^\| .* \| (numbasync|CPU device) \|\n\|---", text, re.M), f"{path}: a table of words"
+        words = re.search(r"^\| .* \| (numbasync|CPU device) \|\n\|---", text, re.M)
+        assert words, f"{path}: a table of words"
         assert "\n## What you lose\n" in text, path
 
 
