@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from numbasync import collective as collective
     from numbasync import cpu_cuda as cpu_cuda
     from numbasync import dask as dask
+    from numbasync import extending as extending
     from numbasync import random as random
     from numbasync import ray as ray
     from numbasync import serve as serve
@@ -175,6 +176,7 @@ _MODULES = frozenset(
         "collective",
         "cpu_cuda",
         "dask",
+        "extending",
         "random",
         "ray",
         "serve",
