@@ -134,9 +134,12 @@ def _passed(device: Any, argument: Any) -> tuple[Any, Hashable]:
     if array is not None:
         key = protocols.ArrayKey(dtype_key(array.dtype), array.ndim, _order(array))
         return CpuArray(array), key
-    if type(argument) is tuple:
+    if isinstance(argument, tuple):
         parts = [_passed(device, a) for a in argument]
-        return tuple(v for v, _ in parts), tuple(k for _, k in parts)
+        values, keys = tuple(v for v, _ in parts), tuple(k for _, k in parts)
+        kind: Any = type(argument)
+        is_named = hasattr(argument, "_make")
+        return (kind(*values), protocols.NamedTupleKey(kind, keys)) if is_named else (values, keys)
     if isinstance(argument, Enum):  # which no tensor has, and Numba knows
         return argument, typeof(argument)
     argument = getattr(argument, "_ary", argument)
