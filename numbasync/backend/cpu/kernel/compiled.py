@@ -90,7 +90,7 @@ class Compiled(ProcessorCode):
         self.shared: Sequence[tuple[int, int]] = made.code.shared
         self.cooperative = made.code.cooperative
         self._is_straight = made.is_straight and not lines
-        self._costs = Costs(made.atomics)
+        self._costs = Costs(made.has_atomics)
         self._check_shared_bytes()
 
     def _load(self, block: Dim3) -> bool:
@@ -122,7 +122,7 @@ class Compiled(ProcessorCode):
             if code is None:
                 artifact = make(self.function, self._argument_types, self._options, _is_row(block))
                 code = LoadedCode(artifact, self._argument_types)
-                if self._store is not None and self._key is not None and not artifact.keep:
+                if self._store is not None and self._key is not None:
                     key = self._key, artifact.code.is_row
                     self._store.save(key, artifact, code.call.object_code)
                 self._plain.append(code)

@@ -13,7 +13,6 @@ import llvmlite.binding as llvm
 from numbasync.backend.cpu.regions.llvm_types import round_up
 
 PLACES = 64  # memory per thread is made for a multiple of so many
-RECORD_BYTES = 128
 
 
 @functools.cache

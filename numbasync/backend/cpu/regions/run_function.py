@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from numbasync.backend.cpu.record import DIVERGED
 from numbasync.backend.cpu.regions.cut import CutKernel
-from numbasync.backend.cpu.regions.helper_code import DIVERGED, FAILED_STATUS
+from numbasync.backend.cpu.regions.helper_code import FAILED_STATUS
 from numbasync.backend.cpu.regions.layout import Layout
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
 from numbasync.backend.cpu.regions.machine_code import PLACES
