@@ -18,8 +18,8 @@ from numba.np.numpy_support import as_dtype
 
 import numbasync as na
 from numbasync.backend import protocols
-from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.runtime.device import CpuArray
+from numbasync.backend.declared_signatures import type_of
 from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
 from numbasync.layout import dtype_key
 

@@ -6,15 +6,31 @@ with those of them who wait at the first barrier for which all lanes of the mask
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from numbasync.backend.cpu.regions.cut import Level
+from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.helper_code import ALL
+from numbasync.backend.cpu.regions.region import Region, Written
 from numbasync.backend.cpu.regions.region_code import RegionCode
 from numbasync.backend.cpu.regions.state_lines import cases, choose, copy_lines, extremes_lines
 
-if TYPE_CHECKING:
-    from numbasync.backend.cpu.regions.blocks_code import BlocksCode
+
+class States(Protocol):
+    """The writer of a block's states; see `blocks_code.BlocksCode`."""
+
+    kernel: CutKernel
+    regions: list[Region]
+    out: Written
+    written: set[tuple[str, int, bool]]
+
+    def level(self, number: int) -> Level: ...
+    def want(self, kind: str, number: int, masked: bool) -> None: ...
+    def go(self, number: int, masked: bool = False) -> str: ...
+    def begin_warp(self, number: int, masked: bool = False) -> str: ...
+    def switch_on_last(self, tag: str, labels: dict[int, str]) -> None: ...
+    def switch_if_same(self, tag: str, labels: dict[int, str], least: str, most: str) -> None: ...
+    def dispatch(self, tag: str, ends: list[int]) -> None: ...
+    def uniform_at(self, number: int) -> list[tuple[str, str]]: ...
 
 
 class WarpPhases:
@@ -24,7 +40,7 @@ class WarpPhases:
         phases: by start of a block from which warps meet, the barriers of blocks that follow.
     """
 
-    def __init__(self, blocks: BlocksCode) -> None:
+    def __init__(self, blocks: States) -> None:
         self._blocks = blocks
         self.phases: dict[int, set[int]] = {}
         self._find()
