@@ -16,9 +16,9 @@ import numpy as np
 from numba.core import types as _types
 
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.record import DIVERGED
 from numbasync.backend.cpu.target import Module, Options, lower, printing
+from numbasync.backend.declared_signatures import type_of
 from numbasync.backend.protocols import ArrayKey
 
 types: Any = _types  # type checkers do not know all of its names

@@ -15,9 +15,8 @@ from numba.core import types as _types
 from numba.np.numpy_support import as_dtype
 
 from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16, from_dtype
-from numbasync.backend.declared_signatures import declared, resolved
-from numbasync.backend.protocols import ArrayKey, NamedTupleKey
+from numbasync.backend.bfloat16_type import bfloat16
+from numbasync.backend.declared_signatures import declared, resolved, type_of
 from numbasync.errors import DTypeError, KernelCompileError
 
 types: Any = _types  # type checkers do not know all of its names
@@ -84,14 +83,3 @@ def formal(dispatcher: Any, keys: tuple[Hashable, ...]) -> Formal | None:
             f"kernel {name} cannot be compiled for ({', '.join(map(str, actual))}): {error}"
         ) from error
     return None if chosen == actual else Formal(name, chosen)
-
-
-def type_of(key: Hashable) -> Any:
-    """Numba's type of an argument, by its part of a variant's key."""
-    if isinstance(key, ArrayKey):
-        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
-    if isinstance(key, NamedTupleKey):
-        return types.BaseTuple.from_types([type_of(k) for k in key.members], key.cls)
-    if isinstance(key, tuple):
-        return types.BaseTuple.from_types([type_of(k) for k in key])
-    return key

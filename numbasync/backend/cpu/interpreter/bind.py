@@ -19,7 +19,7 @@ from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.interpreter import together, waiting
 from numbasync.backend.cpu.interpreter.cuda_module import CUDA, LayoutArrays, unavailable
-from numbasync.backend.cpu.program_functions import device_function, used_values
+from numbasync.backend.program_functions import device_function, used_values
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import UnsupportedKernelError
 

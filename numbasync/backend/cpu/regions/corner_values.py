@@ -70,7 +70,7 @@ class CornerValues:
         self.graph = {b: [s for s in graph[b] if s in inside] for b in region_blocks}
         self.start, self.tag, self._row = start, tag, row
         self._uniform_live, self.remade = uniform_live, remade
-        self.definitions = {n: i for n, (_, i) in kernel.function.definitions().items()}
+        self.definitions = kernel.function.made()
         self.home = {i.result: b for b in inside for i in self.blocks[b] if i.result}
         self.tree = dominators(self.graph, start)
         self.before = predecessors(self.graph)

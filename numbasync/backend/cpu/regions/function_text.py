@@ -49,6 +49,10 @@ class Function:
         """Each value's block and instruction."""
         return {i.result: (b, i) for b, code in self.blocks.items() for i in code if i.result}
 
+    def made(self) -> dict[str, Instruction]:
+        """The instruction that makes each value."""
+        return {i.result: i for code in self.blocks.values() for i in code if i.result}
+
     def new_name(self, stem: str) -> str:
         """A name that no block has and that no value will get."""
         number = len(self.blocks)

@@ -42,7 +42,7 @@ def plan_kept(kernel: CutKernel, apart: bool) -> Kept:
     if not kernel.barriers:
         kept.live, kept.remade = [set()], [[]]
         return kept
-    definitions = {name: i for name, (_, i) in kernel.function.definitions().items()}
+    definitions = kernel.function.made()
     shared = set() if apart else {v for v in definitions if v not in kept.divergent}
     starts = kernel.starts()
     live = Liveness(kernel.function.blocks, kernel.graph(), kernel.names)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
+from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut, relabelled
 from numbasync.backend.cpu.regions.divergence import (
     divergent_values,
     follows_from_operands,
@@ -155,7 +155,7 @@ def _step(value: str, after: Instruction | None, inside: dict[str, Instruction])
     """What is added to `value` in each round, if it is always the same."""
     if after is None or after.opcode != "add" or value not in after.uses:
         return None
-    operands = [part.rsplit(" ", 1)[-1] for part in split_list(after.text)]
+    operands = after.operands()
     other = operands[1] if operands[0] == value else operands[0]
     return None if other in inside or other == value else other
 
@@ -163,18 +163,13 @@ def _step(value: str, after: Instruction | None, inside: dict[str, Instruction])
 def _insert(function: Function, block: str, following: str, stem: str) -> None:
     """A barrier between two blocks."""
     between = function.new_name(stem)
-    last = function.blocks[block][-1]
-    text = re.sub(rf"label {re.escape(following)}(?![\w.])", f"label {between}", last.text)
-    function.blocks[block][-1] = parse_instruction(text)
+    function.blocks[block][-1] = function.blocks[block][-1].with_label(following, between)
     function.blocks[between] = [
         parse_instruction(_TURN),
         parse_instruction(f"br label {following}"),
     ]
     code = function.blocks[following]
-    for n, i in enumerate(code):
-        if i.opcode == "phi":
-            text = re.sub(rf", {re.escape(block)} \]", f", {between} ]", i.text)
-            code[n] = parse_instruction(f"{i.result} = {text}")
+    code[:] = [relabelled(i, {block: between}) for i in code]
 
 
 def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
@@ -194,7 +189,7 @@ def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
     carried = [i for i in blocks[header] if i.opcode == "phi" and i.result in divergent]
     if len(carried) > MOST_CARRIED:
         return False
-    strides = Strides({n: i for n, (_, i) in kernel.function.definitions().items()}, divergent)
+    strides = Strides(kernel.function.made(), divergent)
     for block in loop.blocks:
         for i in blocks[block]:
             if i.opcode not in ("load", "store"):

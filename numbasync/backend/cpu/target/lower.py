@@ -90,7 +90,6 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         has_atomics="atomic" in session.uses,
         has_fences="fence" in session.uses,
         is_straight=_is_straight(session),
-        keep=session.keep,
     )
 
 

@@ -56,7 +56,6 @@ class Module:
         has_fences: whether a thread passes a fence (`cuda.threadfence`).
         is_straight: whether each thread takes a few steps: no loops, barriers, and calls that may
             take longer.
-        keep: objects that must live as long as the code does.
     """
 
     text: str
@@ -71,4 +70,3 @@ class Module:
     has_atomics: bool = False
     has_fences: bool = False
     is_straight: bool = False
-    keep: list[Any] = field(default_factory=list)
