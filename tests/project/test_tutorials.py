@@ -22,7 +22,7 @@ EACH = pytest.mark.parametrize("path", tutorials.NOTEBOOKS, ids=lambda path: pat
 
 
 def test_there_are_tutorials() -> None:
-    assert len(tutorials.NOTEBOOKS) >= 5 and QUICKEST in tutorials.NOTEBOOKS
+    assert len(tutorials.NOTEBOOKS) >= 7 and QUICKEST in tutorials.NOTEBOOKS
 
 
 @EACH
