@@ -1,13 +1,18 @@
-"""A timeline as tracks: lines of slices, none of which overlaps another one in part."""
+"""A timeline as tracks, of slices none of which overlaps another one in part, and as counters."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.records import (
+    TracedCompilation,
+    TracedOperation,
+    TracedSample,
+    TracedWait,
+)
 
 BOUNDS = "bounds"  # a detail of work whose times were not measured
 HOST = "host"  # the group of the tracks of tasks and threads
@@ -39,6 +44,21 @@ class Track:
     group: str
     name: str
     slices: list[Slice]
+
+
+@dataclass(slots=True)
+class Line:
+    """A number over time, of a group of tracks.
+
+    Attributes:
+        unit: `""`, `"B"` or `"us"`.
+        points: when it became what, in order. It keeps a value until the next.
+    """
+
+    group: str
+    name: str
+    unit: str
+    points: list[tuple[float, float]]
 
 
 def tracks(
@@ -93,6 +113,35 @@ def tracks(
     for device, number in sorted(devices):
         found += _lanes(device, f"stream {number}", devices[device, number])
     return found
+
+
+def lines(operations: Sequence[TracedOperation], samples: Sequence[TracedSample]) -> list[Line]:
+    """Operations and bytes in flight of each device, its memory in use, and how late loops were."""
+    changes: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
+    for op in operations:
+        if op.sequence and op.spans:
+            changes[op.device].append((op.enqueued, 1, op.nbytes))
+            if op.ended is not None:
+                changes[op.device].append((max(op.ended, op.enqueued), -1, -op.nbytes))
+    found: list[Line] = []
+    for device, steps in changes.items():
+        ops = Line(device, "operations in flight", "", [])
+        nbytes = Line(device, "bytes in flight", "B", [])
+        count = held = 0
+        for at, more, more_bytes in sorted(steps, key=lambda step: (step[0], -step[1])):
+            count, held = count + more, held + more_bytes
+            ops.points.append((max(at, 0.0), count))
+            nbytes.points.append((max(at, 0.0), held))
+        found += [ops, nbytes]
+    sampled: dict[tuple[str, str], Line] = {}
+    for sample in samples:
+        is_memory = sample.what == "memory in use"
+        name, unit = ("bytes in use", "B") if is_memory else (f"loop lag of {sample.where}", "us")
+        group = sample.where if is_memory else HOST
+        line = sampled.setdefault((group, name), Line(group, name, unit, []))
+        value = sample.value if is_memory else round(sample.value * 1e6, 1)
+        line.points.append((max(sample.at, 0.0), value))
+    return found + list(sampled.values())
 
 
 def _counted(names: tuple[str, ...]) -> str:

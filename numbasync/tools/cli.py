@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     trace.add_argument(
         "--out", type=Path, default=Path("timeline.html"),
-        help=".html for a page, .json or .json.gz for Perfetto; default: timeline.html",
+        help=".html: a page; .png: a picture; .json, .json.gz: Perfetto; default: timeline.html",
     )  # fmt: skip
     trace.set_defaults(run=_trace)
 

@@ -22,8 +22,8 @@ def run(program: Path, arguments: Sequence[str], out: Path) -> int:
     """
     if not program.is_file():
         raise CallerError(f"there is no program {str(program)!r}.")
-    if not out.name.endswith((".html", ".json", ".json.gz")):
-        raise CallerError(f"--out {out}: write a name that ends in .html, .json or .json.gz.")
+    if not out.name.endswith((".html", ".png", ".json", ".json.gz")):
+        raise CallerError(f"--out {out}: write a name that ends in .html, .png, .json or .json.gz.")
     words, path = sys.argv, sys.path[:]
     sys.argv, sys.path[:1] = [str(program), *arguments], [str(program.resolve().parent)]
     t = trace()
@@ -44,6 +44,8 @@ def run(program: Path, arguments: Sequence[str], out: Path) -> int:
 def _write(t: Timeline, out: Path) -> None:
     if out.suffix == ".html":
         t.to_html(out)
+    elif out.suffix == ".png":
+        t.to_png(out)
     else:
         t.save(out)
     print(f"{t.summary()}\nwritten to {out}")
