@@ -77,8 +77,8 @@ def tracks(
     places = {(op.stream, op.sequence): i for i, op in enumerate(operations) if op.sequence}
     for i, op in enumerate(operations):
         details = {
-            "kernels": _counted(op.kernels), "line": op.line, "bytes": op.nbytes,
-            "bytes copied": op.copied, "error": op.error, "stream": op.stream,
+            "kernels": _counted(op.kernels), "arrays": _arrays(op), "line": op.line,
+            "bytes": op.nbytes, "bytes copied": op.copied, "error": op.error, "stream": op.stream,
         }  # fmt: skip
         shown = {name: value for name, value in details.items() if value}
         host[_line(op.task, op.thread)].append(
@@ -161,6 +161,11 @@ def _joined(first: Slice, second: Slice) -> Slice:
     second.name, second.began = f"{name} and {count - 1} more", min(first.began, second.began)
     second.details["operations"] = count
     return second
+
+
+def _arrays(op: TracedOperation) -> str:
+    """The shapes of the last kernel's arrays: `z (1000,), x (1000,)`."""
+    return ", ".join(f"{name} {shape}" for name, shape in op.shapes[-1]) if op.shapes else ""
 
 
 def _line(task: str, thread: str) -> str:
