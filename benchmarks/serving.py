@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import io
 import json
+import math
 import os
 import random
 import re
@@ -371,20 +372,57 @@ async def measure(
         await capacity(service, pictures, few)
         left = await hang_ups(service, pictures, 200, device.label)
         end = await terminated(service, pictures, 0.9 * most)
-    show(f"clients that hang up: {left}")
-    show(f"SIGTERM under load: {end}")
     fault = await broken(pictures, requests, device.kind)
-    show(f"a device that breaks under load: {fault}")
-    return {
+    result = {
         "capacity": most, "requests": requests, "size": SIZE,
         "loads": [asdict(one) for one in loads], "hang_ups": left, "sigterm": end, "fault": fault,
     }  # fmt: skip
+    for said in text(result).splitlines()[1 + len(loads) :]:
+        show(said)
+    return result
 
 
 def line(load: Load) -> str:
-    times = f"p50 {load.p50:9.2f}  p99 {load.p99:9.2f}  p99.9 {load.p999:9.2f} ms"
-    rates = f"{load.offered:7.0f} a second offered, {load.answered:7.0f} answered"
-    return f"{load.way:<9} {load.load:.1f}  {rates}  {times}  {load.statuses}, {load.wrong} wrong"
+    times = f"p50 {load.p50:8.2f}  p99 {load.p99:8.2f}  p99.9 {load.p999:8.2f} ms"
+    rates = f"{load.offered:6.0f} a second offered, {load.answered:6.0f} answered"
+    return (
+        f"{load.way:<8} {load.load:.1f} {rates} {times}  {told(load.statuses)}, {load.wrong} wrong"
+    )
+
+
+def tables(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The latencies as tables for plots and pages: one for each quantile, in microseconds."""
+    found = []
+    for what, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999")):
+        rows = [
+            {"name": f"{one['way']}, {one['load']}", "median": 1000 * one[key], "unit": "us"}
+            for one in result["loads"]
+            if not math.isnan(one[key])
+        ]
+        found.append({"what": what, "timings": rows})
+    return found
+
+
+def text(result: dict[str, Any]) -> str:
+    """All of it, as lines."""
+    fault = result["fault"]
+    lines = [f"capacity: {result['capacity']:,.0f} answers a second, in batches"]
+    lines += [line(Load(**one)) for one in result["loads"]]
+    lines.append(f"clients that hang up: {told(result['hang_ups'])}")
+    end = result["sigterm"]
+    lines.append(
+        f"SIGTERM: ended after {end['seconds']:.2f} s; at work {told(end['before'])}; "
+        f"later {told(end['later'])}; {end['wrong']} wrong"
+    )
+    lines.append(
+        f"a device that breaks: {fault['ends of the process']} new processes; "
+        f"{told(fault['statuses'])}; {fault['wrong']} wrong; then /health {fault['health']}"
+    )
+    return "\n".join(lines)
+
+
+def told(counts: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {number:,.0f}" for name, number in sorted(counts.items()))
 
 
 def is_sound(result: dict[str, Any]) -> bool:
@@ -422,7 +460,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = runner.run(measure(device, args.requests, args.ways, options))
     if args.json is not None:
         method = (__doc__ or "").split("\n\n")[1].replace("\n", " ")
-        record = {**report.head("serving", method, device), "serving": result}
+        head = report.head("serving", method, device)
+        texts = {"load test": text(result)}
+        record = {**head, "tables": tables(result), "texts": texts, "serving": result}
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if is_sound(result) else 1
 
