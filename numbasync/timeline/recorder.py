@@ -384,7 +384,8 @@ class TraceRecorder:
         parent = None if note is None else note.parent
         return TracedOperation(
             name=row.name,
-            kernels=row.launched,
+            kernels=tuple(map(str, row.launched)),
+            shapes=tuple(getattr(name, "shapes", ()) for name in row.launched),
             line="" if row.site is None else str(row.site),
             device=row.device.label,
             stream=row.stream,
