@@ -20,6 +20,7 @@ from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import blocks_at_once, checked_stream, module, refusal, refuse
 from numbasync.cpu_cuda.summary import counts_of
+from numbasync.device import address_map
 from numbasync.device.device import default_device, use_device
 from numbasync.errors import (
     KernelCompileError,
@@ -36,7 +37,7 @@ from numbasync.tensors.tensor import Tensor
 _LAUNCHER = "_numbasync_launcher"  # attributes of a dispatcher
 _CONFIGURED = "_numbasync_configured"
 _READY = "_numbasync_ready"  # of a configuration
-_TENSOR = "_numbasync_tensor"  # of a device array
+_PLACE = "_numbasync_place"  # of a device array
 _MOST_CONFIGURED = 64  # grids of a kernel
 # What a dispatcher tells of the code that was compiled for a GPU.
 _OF_THE_CODE = (
@@ -132,13 +133,15 @@ def _keep(*used: object) -> None:
 
 
 def _of_device(given: Any, after: After) -> Any:
-    tensor: Tensor | None = given.__dict__.get(_TENSOR)
-    if tensor is None or arrays.shared:
+    place: arrays.Place | None = given.__dict__.get(_PLACE)
+    if place is None:
         inner: Any = arrays.elements(given)
         if isinstance(given, DeviceRecord):
             return _of_record(inner[()], after)
-        tensor = given.__dict__[_TENSOR] = arrays.tensor_of(inner)
-    return tensor
+        place = given.__dict__[_PLACE] = arrays.place_of(inner)
+    if place.additions == address_map.additions:
+        return place.tensor
+    return place.tensor_of(arrays.elements(given))
 
 
 def _of_host(given: np.ndarray[Any, Any], after: After) -> Tensor:

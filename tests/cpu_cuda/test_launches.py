@@ -13,6 +13,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.cpu_cuda import arrays, summary
+from numbasync.device import address_map
 
 REACHED = "the launch is interrupted here"
 
@@ -92,6 +93,28 @@ def test_memory_that_others_know_has_one_record(stream: na.Stream) -> None:
     assert arrays.tensor_of(b) is arrays.tensor_of(b)
     double[1, 32](a)
     assert tensor.to_host().sync().tolist() == [2] * 10
+
+
+def test_the_map_is_asked_once_for_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    is_shared = address_map.is_shared
+    monkeypatch.setattr(
+        address_map, "is_shared", lambda low, high: asked.append(low) or is_shared(low, high)
+    )
+    a, device_array = np.ones(61), cuda.to_device(np.ones(62))
+    others = [na.as_tensor(np.ones(63), arrays.cpu())]
+    for _ in range(3):
+        double[1, 64](a)
+        double[1, 64](device_array)
+    assert len(asked) == 2
+    others.append(na.as_tensor(a[30:], arrays.cpu()))  # from now on, others know it
+    assert others[1].storage in set(arrays.tensor_of(a).storage.overlapping())
+    double[1, 64](a)
+    del others[1]
+    before = len(asked)
+    for _ in range(3):
+        double[1, 64](a)
+    assert len(asked) == before + 1 and set(a.tolist()) == {2.0**7}
 
 
 def test_an_interrupted_launch_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
