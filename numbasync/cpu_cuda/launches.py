@@ -53,7 +53,7 @@ After = list[Callable[[], object]]
 class _Ready:
     """A kernel with a grid, and what is decided once for all its launches."""
 
-    __slots__ = ("counts", "extensions", "kernel", "kinds")
+    __slots__ = ("counts", "extensions", "integers", "kernel")
 
     def __init__(self, dispatcher: Any, configuration: Any) -> None:
         launcher = vars(dispatcher).get(_LAUNCHER)
@@ -65,7 +65,9 @@ class _Ready:
         grid, block = configuration.griddim, configuration.blockdim
         self.kernel = launcher[grid, block, 0, configuration.sharedmem]
         self.extensions = dispatcher.extensions or ()
-        self.kinds: Any = next(iter(dispatcher.overloads)) if dispatcher.specialized else None
+        self.integers: Any = None
+        if dispatcher.specialized:
+            self.integers = [_integer(kind) for kind in next(iter(dispatcher.overloads))]
 
 
 def _extended(ready: _Ready, args: Any, after: After) -> Any:
@@ -98,8 +100,8 @@ def launch(configuration: Any, *args: Any) -> None:
     if ready.extensions:
         args = _extended(ready, args, after)
     given = [a if (read := _readers[type(a)]) is None else read(a, after) for a in args]
-    if ready.kinds is not None:
-        given = [_written(k, a) for k, a in zip(ready.kinds, given, strict=True)]
+    if ready.integers is not None:
+        given = [_written(i, a) for i, a in zip(ready.integers, given, strict=True)]
     try:
         operation = ready.kernel(*given)
         if (given and type(given[0]) is Tensor) or default_device() is arrays.cpu():
@@ -212,6 +214,7 @@ _READ: tuple[tuple[Any, _Read | None], ...] = (
     (DeviceNDArrayBase, _of_device),
     (ArgHint, _of_hint), (tuple, _of_tuple), (np.generic, None), (object, _of_other),
 )  # fmt: skip
+_WHOLE = (int, np.integer)
 _MOST_TYPES = 256
 
 
@@ -227,14 +230,23 @@ class _Readers(Memo[type, _Read | None]):
 _readers = _Readers(_MOST_TYPES)
 
 
-def _written(kind: Any, argument: Any) -> Any:
+def _integer(kind: Any) -> tuple[np.dtype[Any], np.dtype[Any]] | None:
+    """The dtype of a declared parameter, and that of its bits; None if it is no integer."""
+    if not isinstance(kind, module("types").Integer):
+        return None
+    dtype = module("np.numpy_support").as_dtype(kind)
+    return dtype, np.dtype(f"u{dtype.itemsize}")
+
+
+def _written(integer: tuple[np.dtype[Any], np.dtype[Any]] | None, argument: Any) -> Any:
     """An argument of a kernel of one signature: Numba takes its bits, and asks for no type."""
-    types = module("types")
-    if isinstance(kind, types.Integer) and isinstance(argument, (int, np.integer)):
-        dtype = module("np.numpy_support").as_dtype(kind)
-        low = int(argument) % (1 << kind.bitwidth)
-        return np.array(low, f"u{dtype.itemsize}").view(dtype)[()]
-    return argument
+    if integer is None or not isinstance(argument, _WHOLE):
+        return argument
+    dtype, bits = integer
+    number = int(argument)
+    if dtype == np.int64 and -(2**63) <= number < 2**63:
+        return number  # as it is, and faster
+    return np.array(number % (1 << 8 * dtype.itemsize), bits).view(dtype)[()]
 
 
 def compile(dispatcher: Any, signature: Any, result: Any = None) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.backend.cpu.declared_arguments import Formal
 from numbasync.cpu_cuda import arrays, summary
 from numbasync.device import address_map
 
@@ -152,6 +153,31 @@ def test_a_grid_is_kept_whatever_the_stream() -> None:
     first(a)
     assert not any("ready" in name for name in first.__getstate__())  # of a pickle
     assert a.sum() == 128
+
+
+def test_declared_arrays_need_no_conversion() -> None:
+    """Only their layout is less special than that of the arguments: `f8[:]`, not `f8[::1]`."""
+
+    @cuda.jit("(i8, f8[:], i4)")
+    def add(n, a, step):
+        if cuda.grid(1) < n:
+            a[cuda.grid(1)] += step
+
+    @cuda.jit("(i8, f8[:])")
+    def plain(n, a):
+        if cuda.grid(1) < n:
+            a[cuda.grid(1)] += 1
+
+    a = np.zeros(4)
+    add[1, 32](3, a, 2**32 + 2)  # Numba takes the lower bits
+    plain[1, 32](np.int8(2), a)
+    plain[1, 32](2**64 + 1, a)
+    assert a.tolist() == [4, 3, 2, 0]
+    i64, floats = cuda.types.int64, cuda.types.float64
+    kinds = i64, cuda.types.Array(floats, 1, "C"), i64
+    wanted = i64, cuda.types.Array(floats, 1, "A"), i64
+    assert Formal("k", kinds, wanted).is_plain
+    assert not Formal("k", kinds, (*wanted[:2], floats)).is_plain
 
 
 def test_a_summary_of_kernels_and_of_their_compilations() -> None:
