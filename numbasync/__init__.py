@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     from numbasync import torch as torch
     from numbasync import vectors as vectors
     from numbasync import warp as warp
+    from numbasync.backend.cpu.target.twins import cpu_twin as cpu_twin
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
     from numbasync.batch import BufferId as BufferId
@@ -166,6 +167,7 @@ _LATER = {
     **dict.fromkeys(("StreamUse", "TraceSummary"), "numbasync.timeline.summary"),
     "random_states": "numbasync.random",
     "cuda_on_cpu": "numbasync.cpu_cuda",
+    "cpu_twin": "numbasync.backend.cpu.target.twins",
 }
 _runtime.imported_later.update(_LATER.values())  # `warm_up` does it beforehand
 # The public ones; others are how it is made.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
 from numbasync.backend.cpu.disk_cache import store_of
+from numbasync.backend.cpu.kernel import printing
 from numbasync.backend.cpu.kernel.artifact import Artifact, LoadedCode, make
 from numbasync.backend.cpu.kernel.cache_key import key_of
 from numbasync.backend.cpu.kernel.errors import error_of
@@ -247,12 +249,14 @@ class Compiled(ProcessorCode):
         bounds = [blocks * i // parts for i in range(parts + 1)]
         turn = itertools.count()
         failed: list[tuple[int, BaseException]] = []
+        printed: list[list[str]] = [[] for _ in range(parts)]
 
         def work() -> None:
             while (part := next(turn)) < parts and not failed and not engine.stopping:
                 first, end = bounds[part : part + 2]
                 try:
-                    self._run(code, first, end, grid, block, shared_bytes, values, memory)
+                    with printing.kept(printed[part]):
+                        self._run(code, first, end, grid, block, shared_bytes, values, memory)
                 except BaseException as error:
                     failed.append((part, error))
 
@@ -263,6 +267,8 @@ class Compiled(ProcessorCode):
         work()
         for other in others:
             other.result()
+        if any(printed):
+            sys.stdout.write("".join(itertools.chain(*printed)))
         if failed:
             raise min(failed, key=lambda f: f[0])[1]
 

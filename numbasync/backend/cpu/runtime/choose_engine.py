@@ -65,7 +65,8 @@ def prepare_kernel(
         kernel = _interpreted(dispatcher, argument_types, max_threads, engine)
     else:
         kernel = Compiled(dispatcher, argument_types, max_threads, watched, engine == LINES)
-    kernel.formal = formal_arguments
+    if formal_arguments is not None and not formal_arguments.is_plain:
+        kernel.formal = formal_arguments
     kernel.argument_types = argument_types
     kernel.records = tuple(i for i, t in enumerate(argument_types) if isinstance(t, _IN_MEMORY))
     return kernel
