@@ -120,6 +120,7 @@ cdef class Place:
     cdef object dtype  # of a description that names it by its address
     cdef object kind, backend, entry, low, ordinal, number, fingerprint, handle
     cdef object source  # a `Borrowed` without a hold on the memory, which the storage has
+    cdef uintptr_t stream  # of `source`
 
     cdef inline bint is_of(self, reading_s* r) noexcept:
         return self.reading.address == r.address and self.reading.ordinal == r.ordinal and (
