@@ -68,11 +68,10 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
         if place.source is None or place.stream != stream:
             place.source, place.stream = borrowed(place, reader, stream, None, None), stream
         memory = place.source
-    else:
+    else:  # the stream is its owner's
         memory = get(storage, at_memory)
         if not isa(memory, Borrowed) or not holds(memory, at_borrowed_reader, reader.in_python) or (
             not holds(memory, at_mark, None) or not holds(memory, at_stream_owner, owner)
-            or <uintptr_t>get(memory, at_borrowed_stream) != stream
         ):
             memory = borrowed(place, reader, stream, owner, None)
     tensor = PyType_GenericAlloc(classes[Tensor], 0)
