@@ -17,7 +17,8 @@ from numba.core import types as _types
 
 from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.record import DIVERGED
-from numbasync.backend.cpu.target import Module, Options, lower, printing
+from numbasync.backend.cpu.kernel import printing
+from numbasync.backend.cpu.target import Module, Options, lower
 from numbasync.backend.declared_signatures import type_of
 from numbasync.backend.protocols import ArrayKey
 

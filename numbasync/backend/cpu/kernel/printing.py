@@ -20,7 +20,7 @@ def ready() -> Any:
     """
 
     def write(form: int, values: int) -> int:
-        sys.stdout.write(_formatted(form, values))
+        sys.stdout.write(formatted(form, values))
         return 0
 
     prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
@@ -36,7 +36,7 @@ _KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _formatted(format_address: int, values_address: int) -> str:
+def formatted(format_address: int, values_address: int) -> str:
     """The text of one `print`, which ends with a line feed.
 
     Args:
