@@ -161,6 +161,25 @@ def test_strides_that_are_asked_for_in_the_loop(
     np.testing.assert_array_equal(host(z), [*(2 * x), *[-1] * (N - n)])
 
 
+@pytest.mark.parametrize("most", [0, 1, 100, 1000])
+def test_a_way_out_between_an_element_and_a_loop(device: na.Device, most: int) -> None:
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput, x: na.KernelInput, most: int):
+        i = cuda.grid(1)
+        z[i] = -2
+        if i >= most:
+            return
+        while i < x.size:
+            z[i] = x[i]
+            i += cuda.gridsize(1)
+
+    z = na.full(N, -1, np.int64).sync_on(device.new_stream())
+    kernel[BLOCKS, THREADS](z, np.arange(N), most).sync_on(device.new_stream())
+    i, s = np.arange(N), BLOCKS * THREADS
+    np.testing.assert_array_equal(host(z), np.where(i % s < most, i, np.where(i < s, -2, -1)))
+
+
 @pytest.mark.parametrize("body", GRID_STRIDE)
 def test_rounds_that_no_thread_leaves_note_nothing(body: Callable[..., None]) -> None:
     array = types.Array(types.int64, 1, "C")

@@ -106,7 +106,7 @@ class _Hoister(CornerValues):
 
     def _enter(self) -> None:
         """Whether all threads pass the conditions before the checks, and stay in turned loops."""
-        for block, following in self._conditions.items():
+        for block, following in list(self._conditions.items()):  # more may be found
             last = self.blocks[block][-1]
             before = len(self.found.lines)
             tests: list[Comparison] = []
