@@ -44,7 +44,7 @@ def ready() -> Any:
     """
 
     def write(form: int, values: int) -> int:
-        text = _formatted(form, values)
+        text = formatted(form, values)
         if _kept.text is None:
             sys.stdout.write(text)
         else:
@@ -64,7 +64,7 @@ _KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _formatted(format_address: int, values_address: int) -> str:
+def formatted(format_address: int, values_address: int) -> str:
     """The text of one `print`, which ends with a line feed.
 
     Args:

@@ -158,12 +158,3 @@ def _parse_blocks(lines: list[str], names: _Names) -> dict[str, list[Instruction
         if not code or code[-1].opcode not in TERMINATORS:
             raise UnknownFormError(f"the block {name} has no end that is known here")
     return blocks
-
-
-def print_function(function: Function) -> list[str]:
-    """Lines of the blocks."""
-    lines = []
-    for name, code in function.blocks.items():
-        lines.append(f"{name[1:]}:")
-        lines += [f"  {i.result} = {i.text}" if i.result else f"  {i.text}" for i in code]
-    return lines

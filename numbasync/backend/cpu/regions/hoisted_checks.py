@@ -87,15 +87,26 @@ class _Hoister(CornerValues):
             results += [self._check(test, block) for test in tests]
         if not self.found.taken:
             return None
+        self._stay()
         results += self._signs()
         for result in results:
             self.found.result = self.line(f"and i1 {self.found.result}, {result}")
         self._enter()
         return self.found
 
+    def _stay(self) -> None:
+        """Note the conditions by which threads stay in a turned loop for another round."""
+        for loop in self.turned:
+            for block in loop.blocks & self.graph.keys():
+                last, ways = self.blocks[block][-1], set(self.graph[block])
+                if last.opcode == "br" and len(ways) == 2 and ways <= self.leading:
+                    inside = ways & loop.blocks
+                    if len(inside) == 1:
+                        self._conditions[block] = inside.pop()
+
     def _enter(self) -> None:
-        """Whether all threads pass the conditions before the checks."""
-        for block, following in self._conditions.items():
+        """Whether all threads pass the conditions before the checks, and stay in turned loops."""
+        for block, following in list(self._conditions.items()):  # more may be found
             last = self.blocks[block][-1]
             before = len(self.found.lines)
             tests: list[Comparison] = []

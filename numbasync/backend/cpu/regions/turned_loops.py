@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import re
 
-from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut, relabelled
+from numbasync.backend.cpu.regions.cut import COORDINATES, CutKernel, Level, cut, relabelled
 from numbasync.backend.cpu.regions.divergence import (
     divergent_values,
     follows_from_operands,
     values_of_memory,
 )
-from numbasync.backend.cpu.regions.flow import NaturalLoop, natural_loops, that_return
+from numbasync.backend.cpu.regions.flow import (
+    NaturalLoop,
+    natural_loops,
+    predecessors,
+    that_return,
+)
 from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
+from numbasync.backend.cpu.regions.keep import is_cheap
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment, split_list
 from numbasync.backend.cpu.regions.strides import Strides
 from numbasync.backend.cpu.regions.tests_first import test_first
@@ -114,6 +120,7 @@ def _with_turns(function: Function, headers: list[str]) -> Function:
     for loop in natural_loops(kernel.graph(), made.entry):
         if loop.header not in headers:
             continue
+        _move_out(made, loop)
         _count_from_zero(made, loop)
         last = made.blocks[loop.header][-1]
         for following in dict.fromkeys(last.labels):
@@ -122,6 +129,22 @@ def _with_turns(function: Function, headers: list[str]) -> Function:
             elif any(i.opcode not in ("phi", "ret") for i in made.blocks[following]):
                 _insert(made, loop.header, following, f"behind.{loop.header[1:]}")
     return made
+
+
+def _move_out(function: Function, loop: NaturalLoop) -> None:
+    """Make before the loop what is the same in each round, such as `cuda.gridsize(1)`."""
+    before = [b for b in predecessors(function.successors())[loop.header] if b not in loop.blocks]
+    if len(before) != 1:
+        return
+    inside = {i.result for b in loop.blocks for i in function.blocks[b] if i.result}
+    target = function.blocks[before[0]]
+    for block in (b for b in function.blocks if b in loop.blocks):
+        for i in list(function.blocks[block]):
+            is_same = i.callee in COORDINATES or is_cheap(i)
+            if is_same and inside.isdisjoint(i.uses):
+                function.blocks[block].remove(i)
+                target.insert(-1, i)
+                inside.discard(i.result)
 
 
 def _count_from_zero(function: Function, loop: NaturalLoop) -> None:
