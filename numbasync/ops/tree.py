@@ -8,7 +8,6 @@ from typing import Any
 from numbasync import notebook
 from numbasync.public import Public
 
-HIDDEN = ".then(itself)"  # a step of `op.to_host()` and its kin, which no program writes
 MOST_LEVELS = 12  # that are shown, of operations inside of one another
 MOST_PARTS = 50  # that are shown, of one operation
 MOST_LINKS = 50  # that are shown, of one chain
@@ -102,7 +101,7 @@ def entries_of(op: Any, name: str = "", level: int = 0) -> list[notebook.Entry]:
     below = [e for n, inner in parts[:MOST_PARTS] for e in entries_of(inner, n, level + 1)]
     if len(parts) > MOST_PARTS:
         below.append((f"... {len(parts) - MOST_PARTS} more", []))
-    links = [link for link in links[::-1] if link != HIDDEN]
+    links = [link for link in links[::-1] if link]
     if len(links) > MOST_LINKS:
         links[MOST_LINKS:] = [f"... {len(links) - MOST_LINKS} more"]
     return [(text, below), *((link, []) for link in links)]

@@ -114,7 +114,7 @@ class DeviceArray:
 
     @property
     def is_readonly(self) -> bool:
-        """Whether the library that lends the memory forbids writing to it."""
+        """Whether the library whose memory it is forbids writing to it."""
         return self.source is not None and self.source.export.readonly
 
     @property

@@ -16,6 +16,7 @@ from numbasync.public import NAMES
 from numbasync.testing.plugin import MARKS, fixtures, options
 from numbasync.tools import cli
 from tests.project import docstrings
+from tests.project.test_documents import uncommon_word
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs/reference"
@@ -135,6 +136,15 @@ def test_each_public_member_is_described() -> None:
             if not text and not is_listed:
                 missing.append(f"na.{name}.{member}")
     assert missing == [], "no docstring"
+
+
+def test_docstrings_that_the_pages_show_have_the_fields_words() -> None:
+    for entry in entries():
+        module, _, name = entry.rpartition(".")
+        for own, text in texts(module).items():
+            if own == name or own.startswith(f"{name}."):
+                found = uncommon_word(text)
+                assert found is None, f"{entry}, {own}: {found}"
 
 
 def test_each_page_is_in_the_navigation_and_on_the_first_page() -> None:
