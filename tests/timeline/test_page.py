@@ -22,7 +22,7 @@ EVIL = "</script><script>document.title = 'evil'</script><!-- <b>"
 OPERATIONS = [
     operation("first", 1, 1, (0.0, 0.2), line='"program.py", line 7, in main'),
     operation("second", 1, 2, (0.2, 0.4), (0.8, 1.0), kernels=("blur",)),
-    operation(EVIL, 2, 1, (0.5, 0.9)),
+    operation(EVIL, 2, 1, (0.5, 0.9), nbytes=64),
 ]
 SAMPLES = [
     TracedSample(what="memory in use", where="cpu:0", at=0.25, value=3 << 20),
@@ -52,6 +52,7 @@ def test_the_page_has_all_slices_and_asks_nobody() -> None:
         ("cpu:0", "bytes in use", "B", [750000, 1 << 20]),
         ("", "loop lag of MainThread", "us", [500000, 2000]),
     ]  # fmt: skip
+    assert [500000, 64] in data["lines"][1]["points"] and [900000, 0] in data["lines"][1]["points"]
     assert data["us"] == 1e6 and ["advice"] not in [row[:1] for row in data["rows"]]
 
 
