@@ -71,10 +71,18 @@ class _Ready:
 
 
 def _extended(ready: _Ready, args: Any, after: After) -> Any:
-    """The arguments, as the kernel's extensions make them."""
+    """The arguments, as the kernel's extensions make them of each and of its type in Numba."""
+    pairs = [(_type_of(a), a) for a in args]
     for extension in reversed(ready.extensions):
-        args = [extension.prepare_args(None, a, stream=0, retr=after)[1] for a in args]
-    return args
+        pairs = [extension.prepare_args(kind, a, stream=0, retr=after) for kind, a in pairs]
+    return [a for _, a in pairs]
+
+
+def _type_of(argument: Any) -> Any:
+    """Numba's type of an argument; None if it has none: an extension may know it."""
+    with contextlib.suppress(ValueError, module("core.errors").NumbaError):
+        return module("typing.typeof").typeof(argument)
+    return None
 
 
 def _first(configuration: Any, args: Any) -> _Ready:

@@ -85,28 +85,20 @@ def declared(
     """
     cuda: Any = importlib.import_module("numba.cuda")
     _check_names(function)
-    cells = tuple(CellType() for _ in function.__closure__ or ())
+    cells = [cell if cell == CellType() else CellType() for cell in function.__closure__ or ()]
     new = FunctionType(
         function.__code__, _Names(function.__globals__), function.__name__,
-        function.__defaults__, cells,
+        function.__defaults__, tuple(cells),
     )  # fmt: skip
     functools.update_wrapper(new, function)
     del vars(new)["__wrapped__"]
     new.__kwdefaults__ = function.__kwdefaults__
+    made = None if signatures else cuda.jit(**options)(new)
+    if note is not None:
+        note(made)
     for cell, given in zip(cells, function.__closure__ or (), strict=True):
-        try:
-            cell.cell_contents = given.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    if not signatures:
-        made = cuda.jit(**options)(new)
-        if note is not None:
-            note(made)
-    for cell in cells:
-        try:
-            cell.cell_contents = meaning(cell.cell_contents)
-        except ValueError:
-            continue
+        if cell is not given:  # else it is not assigned yet
+            cell.cell_contents = meaning(given.cell_contents)
     return cuda.jit(meaning(signatures), **options)(new) if signatures else made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -178,6 +178,31 @@ def test_declared_arrays_need_no_conversion() -> None:
     wanted = i64, cuda.types.Array(floats, 1, "A"), i64
     assert Formal("k", kinds, wanted).is_plain
     assert not Formal("k", kinds, (*wanted[:2], floats)).is_plain
+
+
+def test_an_extension_is_told_types() -> None:
+    class Unknown:
+        value = 5
+
+    class Extension:
+        told: ClassVar[list[str]] = []
+
+        def prepare_args(self, ty, val, **kwargs):
+            self.told.append(str(ty))
+            return (cuda.types.int64, val.value) if isinstance(val, Unknown) else (ty, val)
+
+    class Later(Extension):  # is asked first
+        pass
+
+    @cuda.jit(extensions=[Extension(), Later()])
+    def put(z, n, x):
+        z[0] = n + x
+
+    z = np.zeros(1, np.int32)
+    put[1, 1](z, Unknown(), np.float32(2))
+    assert z[0] == 7
+    array = "array(int32, 1d, C)"
+    assert Extension.told == [array, "None", "float32", array, "int64", "float32"]
 
 
 def test_a_summary_of_kernels_and_of_their_compilations() -> None:

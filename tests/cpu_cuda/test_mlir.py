@@ -117,6 +117,24 @@ def test_its_programs_run_by_the_switch(other: Any) -> None:
     assert theirs.jit is own and type(before).__getitem__.__qualname__.startswith("MLIRDispatcher")
 
 
+def test_a_function_of_a_function_calls_itself(other: Any) -> None:
+    with na.cuda_on_cpu():
+
+        @other.cuda.jit(device=True)
+        def factorial(n):
+            if n < 2:
+                return 1
+            return n * factorial(n - 1)
+
+        @other.cuda.jit
+        def put(z, n):
+            z[0] = factorial(n)
+
+        z = np.zeros(1, np.int64)
+        put[1, 1](z, 5)
+        assert z[0] == 120
+
+
 def test_the_switch_needs_no_other_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     if mlir_stand_in.IS_INSTALLED:
         pytest.skip("numba-cuda-mlir is installed")
