@@ -196,12 +196,15 @@ cdef class DriverStream:
         return record if type(record) is LaunchRecord else None
 
 
-cdef bint is_replaced(object cls, str name) except -1:
+cdef bint are_replaced(object cls) except -1:
     """Whether a class of streams has another method than its own, or the core's in its place."""
-    method = vars(cls)[name]
-    return method is not python[f"CudaStream.{name}"] and (
-        method is not globals().get(f"CudaStream_{name}")
-    )
+    for name in METHODS:
+        method = vars(cls)[name]
+        if method is not python[f"CudaStream.{name}"] and (
+            method is not globals().get(f"CudaStream_{name}")
+        ):
+            return True
+    return False
 
 
 cdef inline DriverStream calls_of(object queue):
@@ -212,8 +215,8 @@ cdef inline DriverStream calls_of(object queue):
     if not isa(queue, CudaStream):
         return None
     if na_version(classes[CudaStream]) != own_methods or not own_methods:
-        cls = <object>classes[CudaStream]
-        if any(is_replaced(cls, name) for name in METHODS):
+        # Apart from here: a generator's variables would be made anew in each call.
+        if are_replaced(<object>classes[CudaStream]):
             return None
         own_methods = na_version(classes[CudaStream])
     return <DriverStream>get(queue, at_calls)

@@ -217,6 +217,8 @@ cdef class FastCall:
             tensor = <object>PyTuple_GET_ITEM(tensors, a)
             if not holds(tensor, at_source, None):
                 source = get(tensor, at_source)
+                if before is not None and is_ordered_too(source, before, behind):
+                    continue
                 if order_source(source, get(stream, at_backend), &behind, before):
                     before = source
                 else:

@@ -25,7 +25,9 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
             place = reader.place_of(view, &r)
     if place is None:
         return python["imported"](x, reader.in_python)
-    device = found(gpus, place.ordinal)
+    device = None if before is None else get(before, at_device_of)
+    if not isa(device, Device) or not holds(device, at_device_backend, place.backend):
+        device = found(gpus, place.ordinal)
     if device is None or not isa(device, Device) or (
         not holds(device, at_device_backend, place.backend)
     ):
@@ -60,21 +62,18 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
             reader.forget(place)
             return python["imported"](x, reader.in_python)
         put(place.entry, at_ref, weak)
-    else:
-        if not isa(storage, Storage):
-            return python["imported"](x, reader.in_python)
+    elif not isa(storage, Storage):
+        return python["imported"](x, reader.in_python)
+    elif owner is None:  # the storage keeps the array's memory
+        if place.source is None or place.stream != stream:
+            place.source, place.stream = borrowed(place, reader, stream, None, None), stream
+        memory = place.source
+    else:  # the stream is its owner's
         memory = get(storage, at_memory)
         if not isa(memory, Borrowed) or not holds(memory, at_borrowed_reader, reader.in_python) or (
             not holds(memory, at_mark, None) or not holds(memory, at_stream_owner, owner)
-            or <uintptr_t>get(memory, at_borrowed_stream) != stream
         ):
-            memory = place.source  # the storage keeps the array's memory
-            if memory is None or not holds(memory, at_stream_owner, owner) or (
-                <uintptr_t>get(memory, at_borrowed_stream) != stream
-            ):
-                memory = borrowed(place, reader, stream, owner, None)
-                if owner is None:
-                    place.source = memory
+            memory = borrowed(place, reader, stream, owner, None)
     tensor = PyType_GenericAlloc(classes[Tensor], 0)
     put(tensor, at_former, None)
     put(tensor, at_kind, None)
@@ -144,6 +143,20 @@ cdef bint order_source(
         return True
     source.order(queue)
     return False
+
+
+cdef inline bint is_ordered_too(object source, object before, uintptr_t behind) except -1:
+    """Whether nothing is left to do for a source, once a stream is behind that of `before`: the
+    same library's on the same device, which has just been asked.
+    """
+    cdef uintptr_t noted
+    if not isa(source, Borrowed) or not holds(source, at_mark, None) or (
+        not holds(source, at_borrowed_reader, get(before, at_borrowed_reader))
+        or not holds(source, at_borrowed_ordinal, get(before, at_borrowed_ordinal))
+    ):
+        return False
+    noted = get(source, at_borrowed_stream)
+    return noted == 0 or noted == behind
 
 
 cdef bint is_ordered(object source, object queue, uintptr_t* behind, object before) except -1:

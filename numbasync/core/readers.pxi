@@ -36,6 +36,7 @@ cdef enum:
     MOST_KINDS = 4096
     VECTOR = 16  # as `VECTOR_BYTES`
 
+cdef tuple of_array = ("data", "dtype", "shape", "strides"), of_memory = ("device_id", "ptr")
 cdef object kind_of_bytes = None  # of `quick_import`
 cdef object kinds = None  # a `Memo`
 cdef dict gpus = None
@@ -120,6 +121,7 @@ cdef class Place:
     cdef object dtype  # of a description that names it by its address
     cdef object kind, backend, entry, low, ordinal, number, fingerprint, handle
     cdef object source  # a `Borrowed` without a hold on the memory, which the storage has
+    cdef uintptr_t stream  # of `source`
 
     cdef inline bint is_of(self, reading_s* r) noexcept:
         return self.reading.address == r.address and self.reading.ordinal == r.ordinal and (
@@ -134,6 +136,34 @@ cdef inline Py_ssize_t place_number(reading_s* r) noexcept:
     if r.length > 8:
         mixed ^= <uint64_t>(<int64_t*>(r.description + 8))[0] << 1
     return (mixed * <uint64_t>0x9E3779B97F4A7C15) >> 54
+
+
+ctypedef struct getters_s:  # the functions of a class's attributes; NULL: it is looked up
+    unsigned version  # of the class, which no other class has
+    getter_t function[4]
+    void* closure[4]
+
+
+cdef inline int learn_getters(getters_s* known, object x, tuple names) except -1:
+    """Note the functions of these attributes of an object's class, unless they are known."""
+    cdef getters_s new
+    cdef Py_ssize_t i
+    cdef bytes name
+    if known.version and na_version(Py_TYPE(x)) == known.version:
+        return 0
+    for i in range(PyTuple_GET_SIZE(names)):
+        name = (<str>names[i]).encode()
+        new.closure[i] = NULL
+        new.function[i] = na_getter(type(x), name, &new.closure[i])
+    new.version = na_version(Py_TYPE(x))
+    known[0] = new
+    return 0
+
+
+cdef inline object attribute(getters_s* known, object x, tuple names, Py_ssize_t i):
+    if known.function[i] != NULL:
+        return known.function[i](x, known.closure[i])
+    return getattr(x, names[i])
 
 
 @no_gc
@@ -155,6 +185,7 @@ cdef class ArrayReader:
     cdef current_stream_t current
     cdef bint has_gradients, has_signs
     cdef object current_of_cupy
+    cdef getters_s of_array, of_memory  # of CuPy's classes
     cdef object cls  # of a table's arrays
     cdef unsigned version  # of `cls`, whose functions these are; they are called without a lookup
     cdef object read_view  # of `Library`
@@ -241,13 +272,27 @@ cdef class ArrayReader:
         r.length = 8 + 16 * t.ndim
         return not self.is_more(x, t.code)
 
+    cdef object view_of_cupy(self, object x):
+        """The start of an `ArrayView`."""
+        cdef getters_s array, memory
+        cdef object data
+        learn_getters(&self.of_array, x, of_array)
+        array = self.of_array
+        data = attribute(&array, x, of_array, 0)
+        learn_getters(&self.of_memory, data, of_memory)
+        memory = self.of_memory  # copied: another thread may meet memory of another class
+        return (
+            attribute(&memory, data, of_memory, 0), attribute(&memory, data, of_memory, 1),
+            attribute(&array, x, of_array, 1), attribute(&array, x, of_array, 2),
+            attribute(&array, x, of_array, 3),
+        )
+
     cdef object read_attributes(self, object x, reading_s* r):
         """Read an array of a library without a table; its view, or None: it is left to Python."""
-        cdef object view, memory, dtype, shape, strides
+        cdef object view, dtype, shape, strides
         cdef Py_ssize_t i, ndim
         if self.style == BY_CUPY:
-            memory = x.data
-            view = memory.device_id, memory.ptr, x.dtype, x.shape, x.strides
+            view = self.view_of_cupy(x)
         else:
             view = self.read_view(x)
             if view is None:

@@ -19,7 +19,7 @@ cdef object planned(object op, FastCall core, object submission):
     if plan is None or not holds(plan, at_is_without_blocks, False):
         return None
     # First: the message of a fault lists the launch.
-    names, launched = get(launcher, at_names), get(submission, at_launched)
+    names, launched = get(plan, at_plan_names), get(submission, at_launched)
     if not PyTuple_GET_SIZE(launched):
         put(submission, at_launched, names)
     elif launched[PyTuple_GET_SIZE(launched) - 1] != names[0]:
@@ -103,6 +103,28 @@ cdef int enqueue_change(object op, object submission) except -1:
     return status
 
 
+cdef dict names_of_changes = {}  # by the launch's label, and what is called
+
+
+cdef object name_of_change(object op):
+    """The name of an operation that changes the value of a launch; a line that is run again has put
+    it together before.
+    """
+    cdef object label = get(get(get(op, at_changed), at_launcher), at_label)
+    cdef object called = get(op, at_change_label), function = get(op, at_change), key, name
+    if called is None:
+        if type(function) is not FunctionType:
+            return label + op._suffix()
+        called = function.__name__, get(op, at_keeps_value)
+    key = label, called
+    name = found(names_of_changes, key)
+    if name is None:
+        if PyDict_Size(names_of_changes) >= MOST_KINDS:
+            names_of_changes.clear()
+        name = names_of_changes[key] = label + op._suffix()
+    return name
+
+
 cdef object enqueue_other(object op, object submission):
     """`try_enqueue` of an operation that is no launch of a kernel."""
     if isa(op, Full):
@@ -133,7 +155,7 @@ cdef object enqueued(object op, object stream, object site):
     if is_launch:
         name = get(get(op, at_launcher), at_label)
     elif is_change:
-        name = get(get(get(op, at_changed), at_launcher), at_label) + op._suffix()
+        name = name_of_change(op)
     else:
         name = name_of(op)
     submission = new_submission(stream, name, ())

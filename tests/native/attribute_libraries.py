@@ -118,3 +118,73 @@ class NumbaStream:
 def of_numba(array: np.ndarray[Any, Any], stream: Any = 0) -> Any:
     """An array of Numba's, in the memory of another one."""
     return DeviceNDArray(array.shape, array.strides, array.dtype, stream, Pointer(array))
+
+
+class Memory:
+    """The memory of an array of CuPy."""
+
+    device_id = ORDINAL
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    @property
+    def ptr(self) -> int:
+        return self.array.ctypes.data
+
+
+class OtherMemory(Memory):
+    """Memory that says the same in another way."""
+
+    __slots__ = ("ptr",)
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        super().__init__(array)
+        self.ptr = array.ctypes.data  # type: ignore[misc]  # no property here
+
+
+class ndarray(Exception):  # as CuPy calls it
+    """An array of CuPy. Its shape is what a C function gives: the arguments of an exception."""
+
+    __module__ = "cupy"
+    shape: Any = vars(BaseException)["args"]
+
+    def __init__(self, array: np.ndarray[Any, Any], memory: type[Memory] = Memory) -> None:
+        super().__init__(*array.shape)
+        self.array, self.data = array, memory(array)
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
+    @property
+    def strides(self) -> Any:
+        return self.array.strides
+
+    @property
+    def ndim(self) -> int:
+        return self.array.ndim
+
+    def __dlpack__(self, **how: Any) -> Any:
+        raise BufferError("asked by the protocol")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, ORDINAL
+
+
+class CupyStream:
+    """CuPy's current stream, of all threads and devices."""
+
+    ptr = 0
+
+
+class Cupy:
+    """What of CuPy's module is looked at."""
+
+    ndarray = ndarray
+    stream = CupyStream()
+
+    class cuda:
+        @staticmethod
+        def get_current_stream(ordinal: int = -1) -> CupyStream:
+            return Cupy.stream

@@ -69,7 +69,7 @@ def test_an_error_of_the_change_comes_behind_the_launch(null: na.Device, on: boo
     stream.synchronize()
 
 
-def test_the_core_asks_python_for_the_name_alone(null: na.Device) -> None:
+def test_a_change_that_ran_before_calls_no_python(null: na.Device) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     for _ in range(2):
         add_one(z).first().async_on(stream)
@@ -85,7 +85,35 @@ def test_the_core_asks_python_for_the_name_alone(null: na.Device) -> None:
         op.async_on(stream)
     finally:
         sys.setprofile(before)
-    assert called == ["_suffix"]
+    assert called == []
+    stream.synchronize()
+
+
+def test_each_change_has_the_name_of_its_own(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+
+    def look(_: object) -> None: ...
+
+    def changed(value: Any) -> Any:
+        return value
+
+    def names() -> list[str]:
+        made = [
+            add_one(z).map(changed), add_one(z).inspect(look), add_one(z).first(),
+            add_one(z).last(), add_one(z).map(partial(changed)), add_one(z).inspect(changed),
+        ]  # fmt: skip
+        for op in made:
+            op.async_on(stream)
+        return [s.name for s in list(stream._in_flight)[-len(made) :]]
+
+    expected = [
+        "add_one(z).map(changed)", "add_one(z).inspect(look)", "add_one(z).first()",
+        "add_one(z).last()",
+        "add_one(z).map(partial)", "add_one(z).inspect(changed)",
+    ]  # fmt: skip
+    assert [names(), names()] == [expected] * 2
+    changed.__name__ = "renamed"
+    assert names()[0] == "add_one(z).map(renamed)"
     stream.synchronize()
 
 

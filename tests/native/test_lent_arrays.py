@@ -277,6 +277,24 @@ def test_a_launch_waits_for_the_stream_that_was_current_when_it_was_called(
     release()
 
 
+def test_the_stream_of_the_call_is_waited_for_beside_imported_arrays(
+    null: na.Device, on: bool
+) -> None:
+    stream, theirs = null.new_stream(), null.new_stream()
+    given = na.as_tensor(ones()), ones(), ones()
+    for _ in range(2):
+        add(*given).sync_on(stream)
+    release = theirs.backend.hold()
+    State.stream = theirs.backend.handle_number
+    library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, State.stream)
+    first, op = len(waits()), add(*given)
+    State.stream = 0
+    op.async_on(stream)
+    pairs = set(waits()[first:])
+    assert pairs == {(stream.backend.handle_number, theirs.backend.handle_number)}
+    release()
+
+
 def test_a_tensor_made_once_asks_for_the_current_stream_alone(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     tensors = [na.as_tensor(ones()) for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,16 @@ import pytest
 import numbasync as na
 from numbasync import native
 from numbasync.errors import OperationError
-from tests.native.attribute_libraries import ArrayImpl, Buffer, NumbaStream, of_numba
+from tests.native.attribute_libraries import (
+    ArrayImpl,
+    Buffer,
+    Cupy,
+    CupyStream,
+    NumbaStream,
+    OtherMemory,
+    ndarray,
+    of_numba,
+)
 from tests.native.null_device import launches, library, waits
 from tests.native.test_callers_launch import add as add_there
 from tests.native.test_lent_arrays import add, addresses, touch
@@ -195,3 +205,48 @@ def test_a_callers_launch_runs_here_where_they_have_no_current_stream(
         add_there(*arrays, 1.0).sync()
         (launch,) = launches(count)
         assert launch.stream > 1
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", Cupy)  # type: ignore[arg-type]
+
+
+def test_attributes_are_read_by_functions_of_classes(
+    null: na.Device, on: bool, cupy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, given = null.new_stream(), [ones() for _ in range(3)]
+    arrays = [ndarray(a) for a in given]
+    others = [ndarray(a, OtherMemory) for a in given]
+    mixed = [arrays[0], others[1], arrays[2]]
+    touch[(1,), (1,)](ndarray(ones()), 1).sync_on(stream)
+    add(*arrays).sync_on(stream)
+    for args in (arrays, mixed, others, arrays):
+        first, op = len(launches()), add(*args)
+        assert op.has_fast_path
+        op.sync_on(stream)
+        assert addresses(first) == [[a.ctypes.data for a in given]]
+    for shape in ((4,), (8,)):
+        with monkeypatch.context() as changed:
+            if shape == (4,):
+                changed.setattr(ndarray, "shape", (4,))
+            op = touch[(1,), (1,)](ndarray(ones()), 1)
+            assert op._tensors[0].shape == shape
+            op.sync_on(stream)
+
+
+def test_current_stream_of_attributes_is_waited_for(
+    null: na.Device, on: bool, cupy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, theirs = null.new_stream(), null.new_stream()
+    number = theirs.backend.handle_number
+    arrays = [ndarray(ones()) for _ in range(3)]
+    add(*arrays).sync_on(stream)
+    monkeypatch.setattr(Cupy, "stream", CupyStream())
+    monkeypatch.setattr(Cupy.stream, "ptr", number)
+    release = theirs.backend.hold()
+    library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
+    count = len(waits())
+    add(*arrays).async_on(stream)
+    assert set(waits()[count:]) == {(stream.backend.handle_number, number)}
+    release()

@@ -20,9 +20,9 @@ from tests.project.test_documents import uncommon_word
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs/reference"
-MODULES = ("", "algorithms", "batch", "block", "collective", "cpu_cuda", "dask", "errors", "random",
-           "ray", "serve", "tensor_cores", "testing", "testing.strategies", "torch",
-           "vectors", "warp")  # fmt: skip
+MODULES = ("", "algorithms", "batch", "block", "collective", "cpu_cuda", "dask", "errors",
+           "extending", "random", "ray", "serve", "tensor_cores", "testing", "testing.strategies",
+           "torch", "vectors", "warp")  # fmt: skip
 EXAMPLE = re.compile(r" *(>>>|\.\.\.)")
 # Modules themselves: their entries are the pages of what is in them.
 PLACES = {name for name in MODULES if name}
