@@ -262,7 +262,8 @@ class MicroBatcher(Generic[Item, Answer]):
             self._waits.add(now - request.arrival)
         work = batch.work(self._f, self._collate, self._name, self._sizes.add)
         # Not by the loop's task factory, which may start it at once, inside of a caller's call.
-        task = asyncio.Task(work, loop=self._loop, context=self._context.copy())
+        name = f"{self._name}, batch {self._started}"  # as its lane in a timeline is called
+        task = asyncio.Task(work, loop=self._loop, context=self._context.copy(), name=name)
         task.add_done_callback(partial(self._end, batch))
         batch.task = task
 

@@ -261,7 +261,7 @@ def trace(max_operations: int = MOST, *, exact: bool = False) -> Timeline:
     devices, the waits for them and the compilations of kernels.
 
     There is one open trace for the process. A program runs as without it, but for events on its
-    streams, and at most a twentieth slower, also where it only launches short kernels.
+    streams, and a twentieth to an eighth slower where it only launches short kernels.
 
     Args:
         max_operations: the newest are kept, so many at most.

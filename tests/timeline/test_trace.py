@@ -485,3 +485,19 @@ def test_clocks_are_compared_when_a_trace_is_opened(device: na.Device) -> None:
         assert t._recorder is not None and device in t._recorder._clocks
     with na.flight_recorder() as recorder:  # which has no events
         assert not recorder._recorder._clocks
+
+
+def test_batches_of_requests_have_tasks_with_their_names(device: na.Device) -> None:
+    def find(rows: np.ndarray[Any, Any]) -> na.DeviceOp[Any]:
+        return add_one(na.from_host(rows)).first().to_host()
+
+    async def main() -> na.Timeline:
+        async with na.serve.MicroBatcher(find, max_batch=2, collate=np.array) as batcher:
+            await batcher(0.0)  # compiles, in a task of its own
+            with na.trace() as t:
+                await asyncio.gather(*(batcher(float(i)) for i in range(4)))
+        return t
+
+    t = na.run(main())
+    seen = sorted({op.task.rpartition(".")[2] for op in t.operations})
+    assert seen == ["find, batch 2", "find, batch 3"]
