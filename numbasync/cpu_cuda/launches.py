@@ -118,7 +118,10 @@ def launch(configuration: Any, *args: Any) -> None:
             with use_device(arrays.cpu()):
                 operation.sync()
     except (KernelCompileError, UnsupportedKernelError) as error:
-        raise _numbas(error) from error
+        viewed = _viewed(configuration.dispatcher, args)
+        if viewed is None:
+            raise _numbas(error) from error
+        launch(configuration, *viewed)
     except KernelError as error:
         if type(error) is KernelError and isinstance(error.__cause__, Exception):
             error.__cause__.args = (str(error),)
@@ -255,6 +258,26 @@ def _written(integer: tuple[np.dtype[Any], np.dtype[Any]] | None, argument: Any)
     if dtype == np.int64 and -(2**63) <= number < 2**63:
         return number  # as it is, and faster
     return np.array(number % (1 << 8 * dtype.itemsize), bits).view(dtype)[()]
+
+
+def _viewed(dispatcher: Any, args: Sequence[Any]) -> list[Any] | None:
+    """The arguments of a kernel of one signature, arrays of other types than the declared as if
+    they were of those: Numba takes the bits. None if there is none.
+    """
+    if not dispatcher.specialized:
+        return None
+    kinds = next(iter(dispatcher.overloads))
+    viewed = [_as_declared(kind, a) for kind, a in zip(kinds, args, strict=True)]
+    return viewed if any(new is not old for new, old in zip(viewed, args, strict=True)) else None
+
+
+def _as_declared(kind: Any, argument: Any) -> Any:
+    given = getattr(argument, "dtype", None)
+    if given is None or not isinstance(kind, module("types").Array):
+        return argument
+    wanted = module("np.numpy_support").as_dtype(kind.dtype)
+    is_other = given != wanted and given.itemsize == wanted.itemsize
+    return argument.view(wanted) if is_other else argument
 
 
 def compile(dispatcher: Any, signature: Any, result: Any = None) -> Any:

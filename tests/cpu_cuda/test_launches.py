@@ -15,6 +15,7 @@ import numbasync as na
 from numbasync.backend.cpu.declared_arguments import Formal
 from numbasync.cpu_cuda import arrays, summary
 from numbasync.device import address_map
+from numbasync.errors import KernelCompileError
 
 REACHED = "the launch is interrupted here"
 
@@ -178,6 +179,19 @@ def test_declared_arrays_need_no_conversion() -> None:
     wanted = i64, cuda.types.Array(floats, 1, "A"), i64
     assert Formal("k", kinds, wanted).is_plain
     assert not Formal("k", kinds, (*wanted[:2], floats)).is_plain
+
+
+def test_arrays_of_other_types_than_declared_are_bits() -> None:
+    @cuda.jit("void(int32[:], float32[:])")
+    def negate(z, x):
+        z[0] = -z[0]
+        x[0] += 1
+
+    z, x = np.ones(3, np.uint32), cuda.to_device(np.zeros(2, np.int32))
+    negate[1, 1](z, x)
+    assert z[0] == 2**32 - 1 and x.copy_to_host().view(np.float32)[0] == 1
+    with pytest.raises(KernelCompileError, match="none of them fits"):
+        negate[1, 1](np.ones(3, np.uint64), x)
 
 
 def test_an_extension_is_told_types() -> None:

@@ -1,8 +1,5 @@
-"""A GPU for numba-cuda's tests that is none: kernels go to numbasync's CPU device.
-
-Memory, streams and events are those of Numba's simulator, whose arrays are NumPy arrays. The
-decorators, the dispatcher and what kernels see of `numba.cuda` are the real ones. So what is
-judged is how the CPU device runs a kernel, and nothing else.
+"""numba-cuda's tests without a GPU: the switch, `numbasync.cpu_cuda`, is judged as it is. What
+stands in for something here is not judged: compiled code, and processes.
 """
 
 from __future__ import annotations
@@ -17,16 +14,11 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
+from numbasync import cpu_cuda
+from numbasync.cpu_cuda import launches
 from tests.numba_suite import launch
 from tests.numba_suite.outcome import NO_OUTPUT, NOT_SIMULATED
 
-HOST_API = (
-    "close", "current_context", "default_stream", "defer_cleanup", "detect", "device_array",
-    "device_array_like", "event", "external_stream", "get_current_device", "gpus",
-    "is_bfloat16_supported", "is_float16_supported", "is_fp8_supported", "legacy_default_stream",
-    "list_devices", "mapped_array", "per_thread_default_stream", "pinned", "pinned_array",
-    "pinned_array_like", "select_device", "stream", "synchronize", "to_device",
-)  # fmt: skip
 OUTPUT = (
     "get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block",
     "get_regs_per_thread", "get_shared_mem_per_block", "inspect_asm", "inspect_llvm",
@@ -46,8 +38,7 @@ def install(beyond: bool) -> None:
     """
     _without_filecheck()
     _exec()
-    _host()
-    _dispatcher()
+    _device()
     _output()
     _decorators(beyond)
 
@@ -91,47 +82,16 @@ def _exec() -> None:
     builtins.exec = registered
 
 
-def _host() -> None:
-    cuda, api, decorators, simulator = map(_module, ("", "api", "decorators", "simulator"))
-    devicearray, devices, driver = map(
-        _module, ("cudadrv.devicearray", "cudadrv.devices", "cudadrv.driver")
-    )
-    for name in HOST_API:
-        for home in (cuda, api):
-            setattr(home, name, getattr(simulator, name))
-    cuda.managed_array = api.managed_array = simulator.devicearray.managed_array
-    cuda.mapped_array_like = api.mapped_array_like = simulator.pinned_array_like
-    cuda.is_available = lambda: True
-    for name in ("auto_device", "is_cuda_ndarray", "to_device"):
-        setattr(devicearray, name, getattr(simulator.devicearray, name))
-    devices.get_context = simulator.current_context
-    devices.gpus = simulator.gpus
-    driver._have_nvjitlink = decorators._have_nvjitlink = lambda: False
+def _device() -> None:
+    """Programs for `numba.cuda` use the CPU device; each launch is noted."""
+    cuda = _module("")
     declare = cuda.declare_device
     refused = _refuse("links code that is made for a GPU")
     cuda.declare_device = lambda *args, link=None, **kws: (
         declare(*args, **kws) if link is None else refused()
     )
-    driver._to_core_stream = lambda stream: stream
-
-
-def _dispatcher() -> None:
-    home = _module("dispatcher")
-    kind = home.CUDADispatcher
-    kind.call = launch.call
-    kind.compile = launch.compile
-    kind.compile_device = launch.compile
-    kind.enable_caching = _nothing
-    kind.specialize = _itself
-    home.ForAll._compute_thread_per_block = lambda self, found: self.thread_per_block or 128
-
-
-def _nothing(self: object, *args: object, **kwargs: object) -> None:
-    return None
-
-
-def _itself(self: object, *args: object) -> object:
-    return self
+    launches.launch = launch.noted(launches.launch)
+    cpu_cuda.switch(True)
 
 
 def _output() -> None:

@@ -1,14 +1,17 @@
-"""The judge passes to the CPU device what a launch would pass."""
+"""The judge by numba-cuda's tests: every kind of argument, and what becomes of each launch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from enum import IntEnum
-from types import SimpleNamespace
-from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from numba import cuda
 
+import numbasync as na
+from numbasync.cpu_cuda import launches
 from tests.numba_suite import launch
 
 RECORD = np.dtype([("a", np.float32), ("b", np.int32)])
@@ -28,29 +31,39 @@ def all_kinds(z, record, pair, factor, number):
 def test_every_kind_of_argument() -> None:
     z, x = np.zeros(4, np.float32), np.arange(4, dtype=np.float32)
     plain = np.array([(1, 2)], RECORD)
-    for record in (plain[0], plain.view(np.recarray)[0]):
-        arguments: list[Any] = [z, record, (x, 10), Factor.TWO, np.int64(50)]
-        setup = SimpleNamespace(griddim=(1, 1, 1), blockdim=(8, 1, 1), sharedmem=0)
-        launch.call(all_kinds, arguments, setup)
-        assert z.tolist() == [103, 113, 123, 133]
-        z[:] = 0
+    with na.cuda_on_cpu():
+        for record in (plain[0], plain.view(np.recarray)[0]):
+            all_kinds[1, 8](z, record, (x, 10), Factor.TWO, np.int64(50))
+            assert z.tolist() == [103, 113, 123, 133]
+            z[:] = 0
 
 
-class Rows(NamedTuple):
-    x: Any
-    scale: int
+@pytest.fixture
+def _notes() -> Iterator[None]:
+    yield
+    for names in (launch.launched, launch.attempts, launch.refused):
+        names.clear()
 
 
-@cuda.jit
-def of_names_and_times(z, rows, begin):
-    i = cuda.grid(1)
-    if i < z.shape[0]:
-        z[i] = begin + rows.x[i] * rows.scale
+@pytest.mark.usefixtures("_notes")
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
+def test_what_becomes_of_a_launch(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "launch", launch.noted(launches.launch))
 
+    def stop(z):
+        if z[0] == 0:
+            raise ValueError("at zero")
 
-def test_named_tuples_and_times() -> None:
-    z, begin = np.zeros(4, "M8[D]"), np.datetime64("2026-01-01")
-    days = np.arange(4).astype("m8[D]")
-    setup = SimpleNamespace(griddim=(1, 1, 1), blockdim=(8, 1, 1), sharedmem=0)
-    launch.call(of_names_and_times, [z, Rows(days, 2), begin], setup)
-    assert z.tolist() == [begin.item() + 2 * day.item() for day in days]
+    def unknown(z):
+        z[0] = z.nothing
+
+    with na.cuda_on_cpu():
+        stops, refused = cuda.jit(debug=debug, opt=not debug)(stop), cuda.jit(unknown)
+        stops[1, 1](np.ones(1))
+        said = pytest.raises(ValueError, match=r"ctaid=\[0, 0, 0\]: at zero$")
+        with said if debug else nullcontext():
+            stops[1, 1](np.zeros(1))  # without debug=True a GPU drops it
+        with pytest.raises(Exception, match="nothing"):
+            refused[1, 1](np.ones(1))
+    assert launch.attempts == ["stop", "stop", "unknown"]
+    assert launch.launched == ["stop", "stop"] and launch.refused == ["unknown"]
