@@ -2,6 +2,7 @@
 
 The tables of `performance/NAME.json` are put between `<!-- NAME -->` and `<!-- end -->`; between
 `<!-- NAME: PART -->` and `<!-- end -->`, one of its tables or texts alone, or the `machine`.
+Targets are for who measures, and on no page.
 
 In a sentence, `<!-- NAME? ROW -->` is followed by a median, in microseconds where the table names
 no other unit, `<!-- NAME? ROW / ROW -->` by the ratio of two medians, `<!-- NAME? ROW - ROW -->` by
@@ -79,8 +80,12 @@ def block_of(run: report.Record, part: str | None = None) -> str:
         return f"\n```text\n{run['texts'][part]}\n```\n\n"
     if part is not None:
         table = {t["what"]: t for t in report.tables_of(run)}[part]
-        return f"\n{report.markdown({'tables': [table]})}\n"
-    tables = cpu.markdown(run) if "results" in run else report.markdown(run)
+        return f"\n{report.markdown({'tables': [table | {'targets': []}]})}\n"
+    if "results" in run:
+        tables = cpu.markdown(run | {"targets": []})
+    else:
+        shown = [table | {"targets": []} for table in report.tables_of(run)]
+        tables = report.markdown({"tables": shown})
     return "\n".join([*report.header(run), "", tables.rstrip("\n"), ""])
 
 
@@ -101,7 +106,9 @@ def filled(page: str, folder: Path) -> str:
 
 
 def folder_of(path: Path) -> Path:
-    """The folder of the JSON files of a page: `performance` beside it, or in `docs` beside it."""
+    """The folder of the JSON files of a page: its own, `performance` beside it or in `docs`."""
+    if path.parent.name == "performance":
+        return path.parent
     beside = path.parent / "performance"
     return beside if beside.is_dir() else path.parent / "docs/performance"
 

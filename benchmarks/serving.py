@@ -5,7 +5,9 @@ latency counts from the time at which a request was to be sent. The capacity is 
 answers in batches when 64 clients ask without a pause. Client and service are processes of one
 machine, connected by its loopback interface, so the client has a part of the processor.
 
-    python -m benchmarks.serving --seconds 10 --json serving.json
+Then clients hang up, the device breaks, and the service is told to end, each under load.
+
+    python -m benchmarks.serving --requests 10000 --json serving.json
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import io
 import json
+import math
 import os
 import random
 import re
@@ -22,7 +25,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,12 +40,14 @@ from numbasync_kernels import image
 
 ROOT = Path(__file__).parent.parent
 SERVICE = ROOT / "examples/16_service/service.py"
+WORKERS = ROOT / "examples/16_service/workers.py"
+BROKEN = ROOT / "benchmarks/broken_service.py"
 WAYS = ("batches", "thread", "blocking")
 LOADS = (0.5, 0.9, 1.5)
 CLIENTS = 64  # that ask without a pause, for the capacity
 MOST_OPEN = 512  # connections; a request that finds none free waits for one
 IDLE = 1.0  # seconds; the service closes connections that are not used for 5
-HANG = 60.0  # seconds after which something is taken to hang
+HANG = 300.0  # seconds after which something is taken to hang
 SIZE = (64, 64)
 
 
@@ -65,6 +70,7 @@ class Load:
 class Seen:
     """Answers as they come."""
 
+    seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
     wrong: int = 0
@@ -107,9 +113,16 @@ class Service:
         self.port = port
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = []
         self._open = asyncio.Semaphore(MOST_OPEN)
+        self.said = ""  # on its standard error, known at its end
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """One request on a connection that is kept."""
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", begun: asyncio.Event | None = None
+    ) -> tuple[int, bytes]:
+        """One request on a connection that is kept.
+
+        Args:
+            begun: set when the service is at the request, for whose word the body waits then.
+        """
         async with self._open:
             if self._free and time.perf_counter() - self._free[-1][2] > IDLE:
                 self.close()
@@ -118,14 +131,27 @@ class Service:
             else:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             try:
-                writer.write(head_of(method, path, len(body)) + body)
-                head = await reader.readuntil(b"\r\n\r\n")
+                is_kept = True
+                if begun is None:
+                    writer.write(head_of(method, path, len(body)) + body)
+                    head = await reader.readuntil(b"\r\n\r\n")
+                else:
+                    writer.write(head_of(method, path, len(body), "Expect: 100-continue\r\n"))
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    begun.set()
+                    is_kept = head.startswith(b"HTTP/1.1 100")
+                    if is_kept:
+                        writer.write(body)
+                        head = await reader.readuntil(b"\r\n\r\n")
                 length = re.search(rb"content-length: (\d+)", head, re.I)
                 answer = await reader.readexactly(int(length[1]) if length else 0)
             except BaseException:
                 writer.close()
                 raise
-            self._free.append((reader, writer, time.perf_counter()))
+            if is_kept:
+                self._free.append((reader, writer, time.perf_counter()))
+            else:
+                writer.close()  # the service may still wait for the body
             return int(head.split(b" ", 2)[1]), answer
 
     async def metric(self, name: str) -> float:
@@ -138,17 +164,18 @@ class Service:
             self._free.pop()[1].close()
 
 
-def head_of(method: str, path: str, length: int) -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+def head_of(method: str, path: str, length: int, more: str = "") -> bytes:
+    first = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
+    return f"{first}{more}\r\n".encode()
 
 
 @asynccontextmanager
-async def running(way: str, device: str) -> AsyncIterator[Service]:
-    """The service, answering in this way."""
+async def running(*program: str, device: str) -> AsyncIterator[Service]:
+    """The service, as this program runs it."""
     paths = [str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NUMBASYNC_DEVICE": device}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(SERVICE), "--port", "0", "--way", way,
+        sys.executable, *program, "--port", "0", "--log-level", "info",
         stderr=asyncio.subprocess.PIPE, env=env,
     )  # fmt: skip
     assert process.stderr is not None  # a pipe
@@ -160,52 +187,85 @@ async def running(way: str, device: str) -> AsyncIterator[Service]:
             raise RuntimeError(f"the service does not start: {said.decode()}")
         port = re.search(rb"running on http://127\.0\.0\.1:(\d+)", line)
     service = Service(process, int(port[1]))
+    rest = asyncio.ensure_future(process.stderr.read())  # else its pipe may become full
     try:
         yield service
     finally:
         service.close()
         with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(HANG):
+                await process.wait()
+        except TimeoutError:
             process.kill()
-        await process.communicate()
+        service.said = (await rest).decode()
 
 
-async def one(service: Service, pictures: Pictures, seen: Seen, begin: float) -> None:
+async def one(
+    service: Service,
+    pictures: Pictures,
+    seen: Seen,
+    begin: float,
+    begun: asyncio.Event | None = None,
+) -> None:
+    """One request, and what has come of it.
+
+    Args:
+        begun: set when the service is at the request, or when it has ended. A request that the
+            service was at, and that has no answer, is lost.
+    """
     i = random.randrange(len(pictures.bodies))  # noqa: S311  # no secret
     try:
         async with asyncio.timeout(HANG):
-            status, answer = await service.ask("POST", "/edges", pictures.bodies[i])
+            status, answer = await service.ask("POST", "/edges", pictures.bodies[i], begun)
     except TimeoutError:
         seen.statuses["hangs"] += 1
         return
     except (OSError, EOFError):
-        seen.statuses["connection closed"] += 1
+        is_lost = begun is not None and begun.is_set()
+        seen.statuses["lost" if is_lost else "connection closed"] += 1
         return
+    finally:
+        if begun is not None:
+            begun.set()
     seen.statuses[str(status)] += 1
     if status == 200:
         seen.latencies.append(time.perf_counter() - begin)
         seen.wrong += not pictures.is_right(i, answer)
 
 
-async def capacity(service: Service, pictures: Pictures, seconds: float) -> float:
+async def capacity(service: Service, pictures: Pictures, requests: int) -> float:
     """Answers a second to clients that ask without a pause."""
-    seen, end = Seen(), time.perf_counter() + seconds
+    seen = await asked(service, pictures, requests)
+    return len(seen.latencies) / seen.seconds
+
+
+async def asked(
+    service: Service, pictures: Pictures, requests: int, is_begun_told: bool = False
+) -> Seen:
+    """So many requests of clients that ask without a pause."""
+    seen, left, begin = Seen(), iter(range(requests)), time.perf_counter()
 
     async def client() -> None:
-        while time.perf_counter() < end:
-            await one(service, pictures, seen, time.perf_counter())
+        for _ in left:
+            begun = asyncio.Event() if is_begun_told else None
+            await one(service, pictures, seen, time.perf_counter(), begun)
 
-    begin = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
-    return len(seen.latencies) / (time.perf_counter() - begin)
+    seen.seconds = time.perf_counter() - begin
+    return seen
 
 
-async def offered(service: Service, pictures: Pictures, rate: float, seconds: float) -> Seen:
+async def offered(service: Service, pictures: Pictures, rate: float, requests: int) -> Seen:
     """Send requests at random times, `rate` a second."""
     seen, begin, at = Seen(), time.perf_counter(), 0.0
     async with asyncio.TaskGroup() as tasks:
-        while (at := at + random.expovariate(rate)) < seconds:
+        for _ in range(requests):
+            at += random.expovariate(rate)
             await asyncio.sleep(begin + at - time.perf_counter())
             tasks.create_task(one(service, pictures, seen, begin + at))
+    seen.seconds = time.perf_counter() - begin
     return seen
 
 
@@ -221,24 +281,48 @@ async def hang_ups(
         await writer.drain()
         writer.close()
     names = [f'numbasync_requests_{name}{{batcher="edges"}}' for name in ("waiting", "running")]
+
+    async def left_and_more() -> tuple[float, float]:
+        left = sum([await service.metric(name) for name in names])
+        return left, await service.metric(pool) - before
+
+    # A batch that nobody wants any more has its memory until the device has passed it.
     end = time.perf_counter() + HANG
-    while (left := sum([await service.metric(name) for name in names])) and (
-        time.perf_counter() < end
-    ):
+    left, more = await left_and_more()
+    while (left or more > 0) and time.perf_counter() < end:
         await asyncio.sleep(0.01)
-    used = await service.metric(pool)
-    return {"clients": clients, "requests left": left, "pool bytes more": used - before}
+        left, more = await left_and_more()
+    return {"clients": clients, "requests left": left, "pool bytes more": more}
+
+
+async def broken(pictures: Pictures, requests: int, device: str) -> dict[str, Any]:
+    """A device that breaks again and again under load, so that its process ends and another one is
+    started: how requests have ended.
+    """
+    after = 8 + requests // 25  # launches: some times, whatever the batches are
+    program = (str(WORKERS), "--program", str(BROKEN), "--break-after", str(after))
+    async with running(*program, device=device) as service:
+        seen = await asked(service, pictures, requests, is_begun_told=True)
+        status, end = 0, time.perf_counter() + HANG
+        while status != 200 and time.perf_counter() < end:  # until the next process is there
+            with suppress(OSError, EOFError):
+                status, _ = await service.ask("GET", "/health")
+    ends = service.said.count("has ended: 1")
+    return {
+        "ends of the process": ends, "statuses": dict(seen.statuses), "wrong": seen.wrong,
+        "health": status,
+    }  # fmt: skip
 
 
 async def terminated(service: Service, pictures: Pictures, rate: float) -> dict[str, Any]:
-    """SIGTERM under load: how requests that were sent before have ended, those that came with it or
-    later, and the process. Of the latter some find no service, or a connection that is closing.
+    """SIGTERM under load: how requests that the service was at have ended, those that came with it
+    or later, and the process. Of the latter some find no service, or a connection that is closing.
     """
-    seen = Seen()
+    seen, begun = Seen(), [asyncio.Event() for _ in range(CLIENTS)]
     begin = time.perf_counter()
-    asking = [asyncio.ensure_future(one(service, pictures, seen, begin)) for _ in range(CLIENTS)]
-    loading = asyncio.ensure_future(offered(service, pictures, rate, 1.0))
-    await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)  # so all have been sent
+    asking = [asyncio.ensure_future(one(service, pictures, seen, begin, each)) for each in begun]
+    await asyncio.gather(*(each.wait() for each in begun))
+    loading = asyncio.ensure_future(offered(service, pictures, rate, CLIENTS))
     service.process.send_signal(signal.SIGTERM)
     told = time.perf_counter()
     try:
@@ -259,50 +343,98 @@ def quantile(latencies: Sequence[float], q: float) -> float:
     return 1000 * ordered[min(int(q * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
 
 
-async def measure(device: Device, seconds: float, ways: Sequence[str]) -> dict[str, Any]:
-    pictures, loads = Pictures(), list[Load]()
-    async with running("batches", device.kind) as service:
-        await capacity(service, pictures, min(seconds, 1.0))
-        most = await capacity(service, pictures, seconds)
+async def measure(
+    device: Device, requests: int, ways: Sequence[str], options: Sequence[str]
+) -> dict[str, Any]:
+    pictures, loads, few = Pictures(), list[Load](), max(requests // 10, CLIENTS)
+
+    def answering(way: str) -> AbstractAsyncContextManager[Service]:
+        return running(str(SERVICE), "--way", way, *options, device=device.kind)
+
+    async with answering("batches") as service:
+        await capacity(service, pictures, few)
+        most = await capacity(service, pictures, requests)
     show(f"capacity: {most:,.0f} answers a second, in batches")
     for way in ways:
-        async with running(way, device.kind) as service:
-            await capacity(service, pictures, min(seconds, 1.0))
+        async with answering(way) as service:
+            await capacity(service, pictures, few)
             for load in LOADS:
-                seen = await offered(service, pictures, load * most, seconds)
+                seen = await offered(service, pictures, load * most, requests)
                 p50, p99, p999 = (quantile(seen.latencies, q) for q in (0.5, 0.99, 0.999))
                 loads.append(
                     Load(
-                        way, load, load * most, len(seen.latencies) / seconds, p50, p99, p999,
+                        way, load, load * most, len(seen.latencies) / seen.seconds, p50, p99, p999,
                         dict(seen.statuses), seen.wrong,
                     )
                 )  # fmt: skip
                 show(line(loads[-1]))
-    async with running("batches", device.kind) as service:
-        await capacity(service, pictures, min(seconds, 1.0))
+    async with answering("batches") as service:
+        await capacity(service, pictures, few)
         left = await hang_ups(service, pictures, 200, device.label)
         end = await terminated(service, pictures, 0.9 * most)
-    show(f"clients that hang up: {left}")
-    show(f"SIGTERM under load: {end}")
-    return {
-        "capacity": most, "seconds": seconds, "size": SIZE, "loads": [asdict(one) for one in loads],
-        "hang_ups": left, "sigterm": end,
+    fault = await broken(pictures, requests, device.kind)
+    result = {
+        "capacity": most, "requests": requests, "size": SIZE,
+        "loads": [asdict(one) for one in loads], "hang_ups": left, "sigterm": end, "fault": fault,
     }  # fmt: skip
+    for said in text(result).splitlines()[1 + len(loads) :]:
+        show(said)
+    return result
 
 
 def line(load: Load) -> str:
-    times = f"p50 {load.p50:9.2f}  p99 {load.p99:9.2f}  p99.9 {load.p999:9.2f} ms"
-    rates = f"{load.offered:7.0f} a second offered, {load.answered:7.0f} answered"
-    return f"{load.way:<9} {load.load:.1f}  {rates}  {times}  {load.statuses}, {load.wrong} wrong"
+    times = f"p50 {load.p50:8.2f}  p99 {load.p99:8.2f}  p99.9 {load.p999:8.2f} ms"
+    rates = f"{load.offered:6.0f} a second offered, {load.answered:6.0f} answered"
+    return (
+        f"{load.way:<8} {load.load:.1f} {rates} {times}  {told(load.statuses)}, {load.wrong} wrong"
+    )
+
+
+def tables(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The latencies as tables for plots and pages: one for each quantile, in microseconds."""
+    found = []
+    for what, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999")):
+        rows = [
+            {"name": f"{one['way']}, {one['load']}", "median": 1000 * one[key], "unit": "us"}
+            for one in result["loads"]
+            if not math.isnan(one[key])
+        ]
+        found.append({"what": what, "timings": rows})
+    return found
+
+
+def text(result: dict[str, Any]) -> str:
+    """All of it, as lines."""
+    fault = result["fault"]
+    lines = [f"capacity: {result['capacity']:,.0f} answers a second, in batches"]
+    lines += [line(Load(**one)) for one in result["loads"]]
+    lines.append(f"clients that hang up: {told(result['hang_ups'])}")
+    end = result["sigterm"]
+    lines.append(
+        f"SIGTERM: ended after {end['seconds']:.2f} s; at work {told(end['before'])}; "
+        f"later {told(end['later'])}; {end['wrong']} wrong"
+    )
+    lines.append(
+        f"a device that breaks: {fault['ends of the process']} new processes; "
+        f"{told(fault['statuses'])}; {fault['wrong']} wrong; then /health {fault['health']}"
+    )
+    return "\n".join(lines)
+
+
+def told(counts: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {number:,.0f}" for name, number in sorted(counts.items()))
 
 
 def is_sound(result: dict[str, Any]) -> bool:
     """Each request was answered or refused, nothing is wrong, left behind, or hangs."""
-    loads, end, left = result["loads"], result["sigterm"], result["hang_ups"]
+    loads, end, left, fault = (result[k] for k in ("loads", "sigterm", "hang_ups", "fault"))
     statuses = {*end["before"], *(status for one in loads for status in one["statuses"])}
     is_right = statuses <= {"200", "503", "504"} and "hangs" not in end["later"]
-    wrong = end["wrong"] + sum(one["wrong"] for one in loads)
-    return is_right and not (wrong or left["requests left"] or left["pool bytes more"] > 0)
+    # A connection that is kept may be closed before the service was at its next request.
+    is_right &= {*fault["statuses"]} <= {"200", "503", "504", "connection closed"}
+    wrong = end["wrong"] + fault["wrong"] + sum(one["wrong"] for one in loads)
+    is_left = left["requests left"] or left["pool bytes more"] > 0
+    return is_right and not wrong and not is_left and fault["health"] == 200
 
 
 def show(text: str) -> None:
@@ -315,16 +447,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.serving", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each load; default: 10")
+    parser.add_argument(
+        "--requests", type=int, default=10_000, help="of each load; default: 10,000"
+    )
+    parser.add_argument("--deadline", help="seconds for an answer; default: the service's")
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=WAYS)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args(argv)
     device = pick_device(args.device)
+    options = [] if args.deadline is None else ["--deadline", args.deadline, "--grace", str(HANG)]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        result = runner.run(measure(device, args.seconds, args.ways))
+        result = runner.run(measure(device, args.requests, args.ways, options))
     if args.json is not None:
         method = (__doc__ or "").split("\n\n")[1].replace("\n", " ")
-        record = {**report.head("serving", method, device), "serving": result}
+        head = report.head("serving", method, device)
+        texts = {"load test": text(result)}
+        record = {**head, "tables": tables(result), "texts": texts, "serving": result}
         args.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if is_sound(result) else 1
 

@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from numbasync import collective as collective
     from numbasync import cpu_cuda as cpu_cuda
     from numbasync import dask as dask
+    from numbasync import extending as extending
     from numbasync import random as random
     from numbasync import ray as ray
     from numbasync import serve as serve
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from numbasync import torch as torch
     from numbasync import vectors as vectors
     from numbasync import warp as warp
+    from numbasync.backend.cpu.target.twins import cpu_twin as cpu_twin
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
     from numbasync.batch import BufferId as BufferId
@@ -165,6 +167,7 @@ _LATER = {
     **dict.fromkeys(("StreamUse", "TraceSummary"), "numbasync.timeline.summary"),
     "random_states": "numbasync.random",
     "cuda_on_cpu": "numbasync.cpu_cuda",
+    "cpu_twin": "numbasync.backend.cpu.target.twins",
 }
 _runtime.imported_later.update(_LATER.values())  # `warm_up` does it beforehand
 # The public ones; others are how it is made.
@@ -175,6 +178,7 @@ _MODULES = frozenset(
         "collective",
         "cpu_cuda",
         "dask",
+        "extending",
         "random",
         "ray",
         "serve",

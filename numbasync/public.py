@@ -4,9 +4,9 @@ machinery that other parts of the package use.
 
 from __future__ import annotations
 
-_OP = """astype async_on coroutine dup first graph graph_on inspect item last map output
+_OP = """astype async_on coroutine dup explain first graph graph_on inspect item last map output
     partition reshape schedule shared shared_tensor sync sync_on then then_unchecked
-    then_with_context to_host unpartition unzip"""
+    then_with_context to_dot to_host unpartition unzip"""
 _ARRAY = """T astype copy_from copy_to device dtype dup is_contiguous is_readonly item nbytes ndim
     partition partition_prefix reinterpret reshape shape shared size strides take to_host"""
 _BATCH = """abs add argmax cast clamp compute compute_op compute_sync device div dot equal execute

@@ -230,7 +230,7 @@ class Runtime:
     async def run(self, op: Awaitable[T]) -> T:
         """Await an operation, or a coroutine, on the thread; returns its value.
 
-        Cancelling this call cancels `op` on the thread: work that is not enqueued yet is withdrawn,
+        Cancelling this call cancels `op` on the thread: work that is not enqueued yet is dropped,
         enqueued work runs to its end. The call returns once the thread has done so.
 
         Raises:

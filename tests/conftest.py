@@ -25,6 +25,9 @@ settings.register_profile(
 )  # fmt: skip
 settings.load_profile("beside others")
 
+# Clusters of tests, and of programs that tests start, begin beside whatever else runs here.
+os.environ.setdefault("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "600s")
+
 # Files that compile many kernels or start many processes: `--tier all` runs them, too. The longest
 # come first: then several workers, which take whole files, end together. The ready kernels come
 # before the examples, which find them compiled.

@@ -22,7 +22,11 @@ MOST_LINES = 8  # of a message on the page; Numba's go on
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 PLACE = re.compile(r'[^\s"(]*/example\.py')
 MACHINE = re.compile(r"\nThere is no CUDA device: .*", re.S)  # why there is none here
+UNAVAILABLE = re.compile(r"(?<=can be used: ).*?(?=\nWrite )", re.S)  # nor why one cannot be used
 ADDRESS = re.compile(r"0x[0-9a-f]+")
+GROUP = re.compile(r"\S*/numbasync-\w+/all")  # the folder of a group of processes
+# Such a program has its own imports, and variables of the environment.
+ALONE = re.compile(r"# A program of its own, run with (.*)\n")
 
 
 def sections(page: str) -> dict[str, str]:
@@ -49,10 +53,21 @@ def messages(page: str) -> dict[str, tuple[list[str], str]]:
         **os.environ, "NUMBASYNC_DEVICE": "cpu", "PYTHONWARNINGS": "ignore",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }  # fmt: skip
+    given = programs(page)
+    alone = {name: found[1] for name, text in given.items() if (found := ALONE.match(text))}
+    raised = _raised({name: text for name, text in given.items() if name not in alone}, env)
+    for name, variables in alone.items():
+        own = dict(variable.split("=") for variable in variables.split())
+        raised |= _raised({"": "", name: given[name]}, env | own)
+    return {name: raised[name] for name in given if name}
+
+
+def _raised(given: dict[str, str], env: dict[str, str]) -> dict[str, tuple[list[str], str]]:
+    """For each program what it raises, all in one process with these variables."""
     with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder, "programs.json")
-        given.write_text(json.dumps(programs(page)))
-        command = ["-c", f"from tests.error_page import run; run({str(given)!r})"]
+        file = Path(folder, "programs.json")
+        file.write_text(json.dumps(given))
+        command = ["-c", f"from tests.error_page import run; run({str(file)!r})"]
         result = sessions.run_program(sys.executable, command, env, seconds=600)
     assert result.returncode == 0, result.stderr
     return {name: (classes, _shown(text)) for name, (classes, text) in json.loads(result.stdout)}
@@ -60,6 +75,7 @@ def messages(page: str) -> dict[str, tuple[list[str], str]]:
 
 def _shown(message: str) -> str:
     message = MACHINE.sub("", ADDRESS.sub("0x...", PLACE.sub("example.py", message)))
+    message = GROUP.sub("...", UNAVAILABLE.sub("...", message))
     lines = message.rstrip().split("\n")
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = ["..."]

@@ -15,6 +15,7 @@ import numpy as np
 from numba.core import compiler, ir
 from numba.core.errors import NumbaError
 
+from numbasync.backend.array_advice import advice_on_arrays
 from numbasync.errors import KernelCompileError, UnsupportedKernelError
 from numbasync.tensor_cores.capabilities import missing
 
@@ -31,8 +32,8 @@ def compile_error(
     """A `KernelCompileError` for an error of Numba's compiler, or an `UnsupportedKernelError` if
     the device lacks an operation that the kernel calls. The caller raises it from `error`.
 
-    The message names the line, the parameters whose values the line uses, and the types of all
-    arguments.
+    The message names the line, the parameters whose values the line uses, the types of all
+    arguments, and what to write instead of an array in a line that Numba names.
 
     Args:
         kinds: Numba's types of the arguments.
@@ -58,6 +59,7 @@ def compile_error(
     if _HOST_FUNCTION.search(text):
         text += "\nDecorate it with @cuda.jit(device=True)."
     line = line_of(function, error)
+    text = "\n".join([text, *advice_on_arrays(function, f"{text}, line {line}")])
     if line is None:
         return KernelCompileError(f"{summary}: {text}")
     file = function.__code__.co_filename

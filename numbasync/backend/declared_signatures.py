@@ -1,13 +1,29 @@
-"""Selects a declared signature for a call, for kernels with declared signatures, such as
-`@cuda.jit("void(float32[:], int32)")`.
+"""Numba's types of a call's arguments, and the declared signature that fits them, for kernels such
+as `@cuda.jit("void(float32[:], int32)")`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 from numba.cuda import types
 from numba.np.numpy_support import as_dtype
+
+from numbasync.backend.bfloat16_type import from_dtype
+from numbasync.backend.executables import ArrayKey, NamedTupleKey
+
+
+def type_of(key: Hashable) -> Any:
+    """Numba's type of an argument, by its part of a variant's key."""
+    if isinstance(key, ArrayKey):
+        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+    if isinstance(key, NamedTupleKey):
+        return types.BaseTuple.from_types([type_of(k) for k in key.members], key.cls)
+    if isinstance(key, tuple):
+        return types.BaseTuple.from_types([type_of(k) for k in key])
+    return key
 
 
 def declared(dispatcher: Any) -> list[tuple[Any, ...]]:

@@ -7,7 +7,14 @@ from typing import Any, Protocol
 
 
 class Prerequisite(Protocol):
-    """A slow step that must be completed once before work can be enqueued."""
+    """A slow step that must be completed once before work can be enqueued.
+
+    Examples:
+        >>> from numbasync.extending import Prerequisite
+        >>> class Pause(Prerequisite):  # an operation's steps yield it
+        ...     def run(self):
+        ...         time.sleep(0.01)  # on a worker thread, while the event loop turns
+    """
 
     def run(self) -> None:
         """Complete the step, or wait until another thread has. Blocks; any thread may call it."""

@@ -120,8 +120,10 @@ def _enqueued(
     try:
         streams = [submission.stream.backend for submission in every]
         call(group, streams, work.parts, results, work.prepare)
-    finally:  # after an error some may be enqueued
         record_all(every, work.parts, results)
+    except BaseException:  # some may be enqueued; ^C also ends `record_all`, before others' parts
+        record_all(every, work.parts, results)
+        raise
     # Under the locks: a wait for another thread's part, which its device's first part then came
     # behind, would be for ever.
     put_first_behind(every)
@@ -162,13 +164,16 @@ def are_free(every: list[Submission], tensors: Sequence[Tensor], to_write: bool)
 
 @compiled
 def record_all(every: list[Submission], parts: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-    """Record what each submission reads and writes, and commit all but the first."""
+    """Record what each submission reads and writes, and commit all but the first. After ^C in the
+    midst of it, it can be called again.
+    """
     for submission, part, result in zip(every, parts, results, strict=True):
         access.record_read(part.storage, submission)
         access.record_write(result.storage, submission)
         submission.keep_alive += (part.storage, result.storage)
     for submission in every[1:]:
-        submission.stream.commit(submission, False)
+        if not submission.stream.has(submission):
+            submission.stream.commit(submission, False)
 
 
 @compiled

@@ -139,7 +139,7 @@ cdef object enqueued_again(object run, object stream, tuple values):
     start.is_marked = False
     if recorder is not None:
         tell_begin(stream, &start)
-    submission = new_submission(stream, get(launcher, at_label), get(launcher, at_names))
+    submission = new_submission(stream, get(launcher, at_label), get(plan, at_plan_names))
     if recorder is not None:
         tell_made(submission)
     try:

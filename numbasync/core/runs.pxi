@@ -19,7 +19,7 @@ cdef object planned(object op, FastCall core, object submission):
     if plan is None or not holds(plan, at_is_without_blocks, False):
         return None
     # First: the message of a fault lists the launch.
-    names, launched = get(launcher, at_names), get(submission, at_launched)
+    names, launched = get(plan, at_plan_names), get(submission, at_launched)
     if not PyTuple_GET_SIZE(launched):
         put(submission, at_launched, names)
     elif launched[PyTuple_GET_SIZE(launched) - 1] != names[0]:

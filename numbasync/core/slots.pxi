@@ -34,11 +34,11 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_values",
     ),
     "Launcher": (
-        "_forms", "_plain_count", "_latest", "Result", "label", "names", "planner",
+        "_forms", "_plain_count", "_latest", "Result", "label", "planner",
         "launch_class",
     ),
     "Config": ("extents", "stream"),
-    "Plan": ("work", "empty"),
+    "Plan": ("work", "empty", "names"),
     "FastCall": ("core",),
     "_Enqueued": ("op", "submission"),
     "Counters": ("launches", "allocations", "copies", "replays"),
@@ -124,10 +124,10 @@ cdef enum:
     at_unused, at_values, at_has_fast_path
     at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
     at_prepared_plan, at_positions, at_prepared_tensors, at_prepared_values
-    at_forms, at_plain_count, at_latest, at_result, at_label, at_names
+    at_forms, at_plain_count, at_latest, at_result, at_label
     at_planner, at_launch_class
     at_extents, at_config_stream
-    at_work, at_is_without_blocks
+    at_work, at_is_without_blocks, at_plan_names
     at_core
     at_enqueued_op, at_enqueued_submission
     at_launches, at_allocations, at_copies, at_replays

@@ -38,9 +38,7 @@ from numbasync.tensors.tensor import Tensor
 _told_of_a_gpu = devicearray.DeviceNDArrayBase.__cuda_array_interface__.fget
 _of_a_gpu = api.from_cuda_array_interface
 
-shared = address_map._entries  # empty, if no memory is known to other libraries
 _MOST_PLACES = 4096
-_places = Memo[tuple[Any, ...], Tensor](_MOST_PLACES)
 _HOST = "numbasync.host"  # a key of what arrays tell of themselves
 _HEAD = object.__basicsize__  # NumPy's arrays have their address behind it
 
@@ -62,17 +60,42 @@ address_of = (
 )
 
 
+class Place:
+    """The memory of an array as a tensor, and when it was last seen that no other library knows
+    that memory.
+    """
+
+    __slots__ = ("additions", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.additions = tensor, -1  # of the address map
+
+    def tensor_of(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """A tensor for one launch; of memory that other libraries know, the one that they know."""
+        additions = address_map.additions
+        if self.additions != additions:
+            memory = self.tensor.storage.memory
+            if address_map.is_shared(memory.address, memory.address + memory.nbytes):
+                return as_tensor(array, cpu())
+            self.additions = additions
+        return self.tensor
+
+
+_places = Memo[tuple[Any, ...], Place](_MOST_PLACES)
+
+
+def place_of(array: np.ndarray[Any, Any]) -> Place:
+    """The place of an array in memory."""
+    key = address_of(array), array.shape, array.strides, array.dtype
+    place = _places.get(key)
+    if place is None:
+        place = _places[key] = Place(_unkept(array))
+    return place
+
+
 def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor in the memory of an array, for one launch: the caller keeps the array meanwhile."""
-    place = address_of(array), array.shape, array.strides, array.dtype
-    tensor = _places.get(place)
-    if tensor is None:
-        tensor = _places[place] = _unkept(array)
-    if shared:
-        memory = tensor.storage.memory
-        if address_map.is_shared(memory.address, memory.address + memory.nbytes):
-            return as_tensor(array, cpu())
-    return tensor
+    return place_of(array).tensor_of(array)
 
 
 def _unkept(array: np.ndarray[Any, Any]) -> Tensor:

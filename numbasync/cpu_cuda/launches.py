@@ -20,6 +20,7 @@ from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import blocks_at_once, checked_stream, module, refusal, refuse
 from numbasync.cpu_cuda.summary import counts_of
+from numbasync.device import address_map
 from numbasync.device.device import default_device, use_device
 from numbasync.errors import (
     KernelCompileError,
@@ -36,7 +37,7 @@ from numbasync.tensors.tensor import Tensor
 _LAUNCHER = "_numbasync_launcher"  # attributes of a dispatcher
 _CONFIGURED = "_numbasync_configured"
 _READY = "_numbasync_ready"  # of a configuration
-_TENSOR = "_numbasync_tensor"  # of a device array
+_PLACE = "_numbasync_place"  # of a device array
 _MOST_CONFIGURED = 64  # grids of a kernel
 # What a dispatcher tells of the code that was compiled for a GPU.
 _OF_THE_CODE = (
@@ -52,7 +53,7 @@ After = list[Callable[[], object]]
 class _Ready:
     """A kernel with a grid, and what is decided once for all its launches."""
 
-    __slots__ = ("counts", "extensions", "kernel", "kinds")
+    __slots__ = ("counts", "extensions", "integers", "kernel")
 
     def __init__(self, dispatcher: Any, configuration: Any) -> None:
         launcher = vars(dispatcher).get(_LAUNCHER)
@@ -64,14 +65,24 @@ class _Ready:
         grid, block = configuration.griddim, configuration.blockdim
         self.kernel = launcher[grid, block, 0, configuration.sharedmem]
         self.extensions = dispatcher.extensions or ()
-        self.kinds: Any = next(iter(dispatcher.overloads)) if dispatcher.specialized else None
+        self.integers: Any = None
+        if dispatcher.specialized:
+            self.integers = [_integer(kind) for kind in next(iter(dispatcher.overloads))]
 
 
 def _extended(ready: _Ready, args: Any, after: After) -> Any:
-    """The arguments, as the kernel's extensions make them."""
+    """The arguments, as the kernel's extensions make them of each and of its type in Numba."""
+    pairs = [(_type_of(a), a) for a in args]
     for extension in reversed(ready.extensions):
-        args = [extension.prepare_args(None, a, stream=0, retr=after)[1] for a in args]
-    return args
+        pairs = [extension.prepare_args(kind, a, stream=0, retr=after) for kind, a in pairs]
+    return [a for _, a in pairs]
+
+
+def _type_of(argument: Any) -> Any:
+    """Numba's type of an argument; None if it has none: an extension may know it."""
+    with contextlib.suppress(ValueError, module("core.errors").NumbaError):
+        return module("typing.typeof").typeof(argument)
+    return None
 
 
 def _first(configuration: Any, args: Any) -> _Ready:
@@ -97,8 +108,8 @@ def launch(configuration: Any, *args: Any) -> None:
     if ready.extensions:
         args = _extended(ready, args, after)
     given = [a if (read := _readers[type(a)]) is None else read(a, after) for a in args]
-    if ready.kinds is not None:
-        given = [_written(k, a) for k, a in zip(ready.kinds, given, strict=True)]
+    if ready.integers is not None:
+        given = [_written(i, a) for i, a in zip(ready.integers, given, strict=True)]
     try:
         operation = ready.kernel(*given)
         if (given and type(given[0]) is Tensor) or default_device() is arrays.cpu():
@@ -132,13 +143,15 @@ def _keep(*used: object) -> None:
 
 
 def _of_device(given: Any, after: After) -> Any:
-    tensor: Tensor | None = given.__dict__.get(_TENSOR)
-    if tensor is None or arrays.shared:
+    place: arrays.Place | None = given.__dict__.get(_PLACE)
+    if place is None:
         inner: Any = arrays.elements(given)
         if isinstance(given, DeviceRecord):
             return _of_record(inner[()], after)
-        tensor = given.__dict__[_TENSOR] = arrays.tensor_of(inner)
-    return tensor
+        place = given.__dict__[_PLACE] = arrays.place_of(inner)
+    if place.additions == address_map.additions:
+        return place.tensor
+    return place.tensor_of(arrays.elements(given))
 
 
 def _of_host(given: np.ndarray[Any, Any], after: After) -> Tensor:
@@ -209,6 +222,7 @@ _READ: tuple[tuple[Any, _Read | None], ...] = (
     (DeviceNDArrayBase, _of_device),
     (ArgHint, _of_hint), (tuple, _of_tuple), (np.generic, None), (object, _of_other),
 )  # fmt: skip
+_WHOLE = (int, np.integer)
 _MOST_TYPES = 256
 
 
@@ -224,14 +238,23 @@ class _Readers(Memo[type, _Read | None]):
 _readers = _Readers(_MOST_TYPES)
 
 
-def _written(kind: Any, argument: Any) -> Any:
+def _integer(kind: Any) -> tuple[np.dtype[Any], np.dtype[Any]] | None:
+    """The dtype of a declared parameter, and that of its bits; None if it is no integer."""
+    if not isinstance(kind, module("types").Integer):
+        return None
+    dtype = module("np.numpy_support").as_dtype(kind)
+    return dtype, np.dtype(f"u{dtype.itemsize}")
+
+
+def _written(integer: tuple[np.dtype[Any], np.dtype[Any]] | None, argument: Any) -> Any:
     """An argument of a kernel of one signature: Numba takes its bits, and asks for no type."""
-    types = module("types")
-    if isinstance(kind, types.Integer) and isinstance(argument, (int, np.integer)):
-        dtype = module("np.numpy_support").as_dtype(kind)
-        low = int(argument) % (1 << kind.bitwidth)
-        return np.array(low, f"u{dtype.itemsize}").view(dtype)[()]
-    return argument
+    if integer is None or not isinstance(argument, _WHOLE):
+        return argument
+    dtype, bits = integer
+    number = int(argument)
+    if dtype == np.int64 and -(2**63) <= number < 2**63:
+        return number  # as it is, and faster
+    return np.array(number % (1 << 8 * dtype.itemsize), bits).view(dtype)[()]
 
 
 def compile(dispatcher: Any, signature: Any, result: Any = None) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from numbasync.cpu_cuda import host, launches
+from numbasync.cpu_cuda import host, launches, mlir
 from numbasync.errors import StateError
 
 _MISSING = object()
@@ -58,9 +58,10 @@ def switch(on: bool) -> None:
                 "\nUnset it: the CPU device takes its place."
             )
         try:
-            for home, name, value in (*host.replacements(), *launches.replacements()):
-                _replaced.append((home, name, vars(home).get(name, _MISSING)))
-                setattr(home, name, value)
+            for replacements in (host.replacements, launches.replacements, mlir.replacements):
+                for home, name, value in replacements():
+                    _replaced.append((home, name, vars(home).get(name, _MISSING)))
+                    setattr(home, name, value)
         except BaseException:
             _put_back()
             raise

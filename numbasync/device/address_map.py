@@ -56,6 +56,9 @@ class _Group:
 _entries: dict[Key, Entry] = {}
 _groups: list[_Group] = []  # by address; they do not overlap
 _most = FEW  # entries at which dead ones are removed
+# Entries ever added. While it stays, memory that has no entry gets none: what uses a dead entry
+# again has the addresses of that.
+additions = 0
 # Reentrant: a finaliser of another library's array may call this module again.
 _lock = new_lock()
 
@@ -74,14 +77,22 @@ def note(storage: Storage) -> None:
 
 
 def is_shared(low: int, high: int) -> bool:
-    """Whether a live storage that another library knows has some of these addresses."""
+    """Whether a live storage that another library knows has some of these addresses. If not, that
+    holds until `additions` changes: dead entries there are removed.
+    """
     with _lock:
-        return any(
-            first < high and low < end and entry.ref() is not None
-            for group in _groups[slice(*_touched(low, high))]
+        groups = _groups[slice(*_touched(low, high))]
+        refs = [
+            entry.ref
+            for group in groups
             for entry in group.entries
             for _, first, end in (entry.key,)
-        )
+            if first < high and low < end
+        ]
+        found = any(ref() is not None for ref in refs)
+        if refs and not found:
+            _regroup(low, high, None)
+        return found
 
 
 def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
@@ -152,10 +163,11 @@ def _first_address(group: _Group) -> int:
 
 def _add(entry: Entry) -> None:
     """Add an entry, in the place of a dead one of the same key."""
-    global _most
+    global _most, additions
     _, low, high = entry.key
     _regroup(low, high, entry)
     _entries[entry.key] = entry  # after its group: ^C between leaves an entry that is dead
+    additions += 1
     if len(_entries) > _most:
         _regroup(0, 2**64, None)
         _most = 2 * len(_entries) + FEW

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from numbasync.backend import protocols
 from numbasync.device import tracing
@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 MOST_SUSPECTS = 16  # submissions that the message of a fault names
 
 
+class LaunchedName(str):
+    """The name of a kernel that was launched.
+
+    Attributes:
+        shapes: of its arrays, by the names of its parameters.
+    """
+
+    __slots__ = ("shapes",)
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def __new__(cls, name: str, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Self:
+        new = super().__new__(cls, name)
+        new.shapes = shapes
+        return new
+
+
 @known
 class Submission:
     """The work of one operation on one stream.
@@ -29,7 +46,7 @@ class Submission:
     Attributes:
         name: the operation, for messages.
         site: the line of the program that submitted the operation, for messages.
-        launched: the names of the kernels launched, for messages.
+        launched: the names of the kernels launched, with shapes where they are known.
         sequence: the sequence number on the stream; 0 until committed.
         done: the device has passed the work, and its host side is complete.
         error: the reason of a failure, set once done.

@@ -191,8 +191,8 @@ class Launch(DeviceOp[LaunchResult]):
             plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
         if self._form is None or plan is None or plan.empty:
             return False
-        if submission.launched[-1:] != launcher.names:  # first: a fault's message lists them
-            submission.launched += launcher.names
+        if submission.launched[-1:] != plan.names:  # first: a fault's message lists them
+            submission.launched += plan.names
         return self._form.enqueue(plan, self._values, self._tensors, submission)
 
     def operands(self) -> frozenset[int] | None:
@@ -235,7 +235,7 @@ class Launch(DeviceOp[LaunchResult]):
             with device.submit_lock:
                 args, uploaded = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.work, args)
-            ctx.launched(launcher.names, self)
+            ctx.launched(plan.names, self)
             for i, array in bound.inouts.items():
                 yield from download(ctx, uploaded[i], array)
                 note(ctx, array)

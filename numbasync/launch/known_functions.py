@@ -110,11 +110,14 @@ def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | No
         return (0,), True
     if name in _HINTED_STORES or "atomic" in name.lower():
         return (0,), True
+    if type(callee).__name__ == "ExternFunction":  # of cuda.declare_device
+        plain = types.Number | types.Boolean  # which are copied
+        return ((), True) if all(isinstance(t, plain) for t in callee.sig.args) else None
     if isinstance(callee, type | types.Type):  # cuda.popc and similar; a cast
         return (), True
     of_numba = isinstance(callee, FunctionType) or type(callee).__name__ == "_Intrinsic"
     if not of_numba or is_jitted(callee):
-        return None  # for example an ExternFunction of cuda.declare_device
+        return None
     return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
 
 

@@ -17,6 +17,7 @@ from numbasync.backend.protocols import Dim3
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.launch import grid as grids
+from numbasync.launch import mlir_kernels
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import Compile, Launch
 from numbasync.launch.callers_launch import launch_class_of
@@ -437,6 +438,8 @@ def launcher(
                 f"{', '.join(jit_options)}: no option of na.launcher. The kernel is compiled by "
                 "@cuda.jit below it; write the option there."
             )
+        if mlir_kernels.is_kernel(kernel):
+            kernel = mlir_kernels.as_numba_cuda(kernel)
         check_kernel(kernel)
         return Launcher(
             kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs, tile,

@@ -153,9 +153,6 @@ class Parameter:
         object.__setattr__(self, "takes_number", self.role in (Role.SCALAR, Role.ANY))
 
 
-OTHER_COMPILER = "numba_cuda_mlir"  # the package of numba-cuda's successor
-
-
 def check_kernel(kernel: Any) -> FunctionType:
     """The Python function of a kernel that `cuda.jit` created.
 
@@ -171,13 +168,6 @@ def check_kernel(kernel: Any) -> FunctionType:
         )
     options = getattr(kernel, "targetoptions", None)
     function = getattr(kernel, "py_func", None)
-    if type(kernel).__module__.partition(".")[0] == OTHER_COMPILER:
-        kind, name = type(kernel), getattr(function, "__name__", "?")
-        raise LauncherError(
-            f"kernel {name} is a {kind.__module__}.{kind.__qualname__}: numba-cuda-mlir compiles "
-            "it, whose kernels numbasync does not launch.\nWrite `from numba import cuda` where "
-            f"{name} is defined, and where the device functions are that it calls."
-        )
     if options is None or not isinstance(function, FunctionType):
         raise LauncherError(
             f"{describe(kernel)} is no kernel.\nWrite @na.launcher above @cuda.jit, or above a "

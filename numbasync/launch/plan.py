@@ -20,6 +20,7 @@ from numbasync.backend.shared_layout import SharedLayout
 from numbasync.device import stream as streams
 from numbasync.device.device import Device
 from numbasync.device.stream import Stream
+from numbasync.device.submission import LaunchedName
 from numbasync.errors import LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
@@ -67,11 +68,12 @@ class Config:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The work of a launch: compiled code, extents, and which arguments the kernel may write.
-    `empty` says that the grid has no blocks.
+    `empty` says that the grid has no blocks; `names` is the kernel's, with the arrays' shapes.
     """
 
     work: protocols.Work
     empty: bool
+    names: tuple[LaunchedName]
 
 
 class Planner:
@@ -216,7 +218,10 @@ class Planner:
             () if coarse is None else (coarse.positions,),
         )
         key = device.backend, bound.fingerprint(device.backend), config.extents
-        return self.plans.setdefault(key, Plan(work, 0 in geometry.grid))
+        shapes = sorted((i, array.shape) for i, array in bound.arrays().items())
+        named = tuple((self._parameters[i].name, shape) for i, shape in shapes)
+        names = (LaunchedName(self.kernel.name, named),)
+        return self.plans.setdefault(key, Plan(work, 0 in geometry.grid, names))
 
     def _argument_access(
         self, bound: BoundArguments, is_in_a_row: bool

@@ -1,6 +1,6 @@
 """The awaitable: an operation with its stream, from submission to the value.
 
-When the last awaiter of an operation is cancelled, the operation is withdrawn: the part of its
+When the last awaiter of an operation is cancelled, the operation is cancelled: the part of its
 work that has not been enqueued yet is not enqueued.
 """
 
@@ -28,7 +28,7 @@ class DeviceFuture(Submitting[T], Public):
     """An operation with its stream. A future may be awaited repeatedly, for the same value.
 
     Cancelling the only await of an operation, or of a future of `schedule`, cancels the operation.
-    A spawned operation runs without awaiters until `cancel` is called. Cancelling withdraws only
+    A spawned operation runs without awaiters until `cancel` is called. Cancelling stops only
     work that is not enqueued: enqueued work runs to its end, and keeps its memory until then.
 
     Examples:
@@ -47,11 +47,11 @@ class DeviceFuture(Submitting[T], Public):
     # --- cancelling ---
 
     def cancel(self) -> bool:
-        """Withdraw the work that is not enqueued; awaiters get `asyncio.CancelledError`.
+        """Cancel the work that is not enqueued; awaiters get `asyncio.CancelledError`.
         Enqueued work runs to its end. An operation that is half enqueued stops there.
 
         Returns:
-            Whether there was anything to withdraw: False if all work is enqueued, or the
+            Whether there was anything to cancel: False if all work is enqueued, or the
             operation is done or cancelled already.
 
         Examples:
@@ -89,7 +89,7 @@ class DeviceFuture(Submitting[T], Public):
         return self._state is State.CANCELLED
 
     def give_up(self, spawned: bool) -> None:
-        """Withdraw after the end of the loop whose queue holds the operation, unless waiters
+        """Cancel after the end of the loop whose queue holds the operation, unless waiters
         outside that loop remain, or the operation was spawned and `spawned` is False.
         """
         with starting:
@@ -103,7 +103,7 @@ class DeviceFuture(Submitting[T], Public):
             self._elsewhere += more * elsewhere
 
     def wait_no_more(self, elsewhere: bool = False) -> None:
-        """Remove one waiter; after the last one, withdraw the operation unless it was spawned."""
+        """Remove one waiter; after the last one, cancel the operation unless it was spawned."""
         with starting:
             self._count(-1, elsewhere)
             is_wanted = self._spawned or self._waiters > 0

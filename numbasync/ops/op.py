@@ -60,7 +60,7 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], HasTre
     Examples:
         >>> op = saxpy(na.zeros(4), 2.0, na.arange(4)).output().to_host()  # nothing runs yet
         >>> op
-        <DeviceOp saxpy(z, a, x).output().to_host().then(itself), not run>
+        <DeviceOp saxpy(z, a, x).output().to_host(), not run>
         >>> await op
         array([0., 2., 4., 6.], dtype=float32)
 
@@ -313,7 +313,8 @@ class Then(ChainOp[T, U]):
         return as_child(ctx, not_a_coroutine(following, "then", self._then), self)
 
     def _suffix(self) -> str:
-        return f".then({name_of(self._then)})"
+        # A step of `op.to_host()` and its kin, which no program writes.
+        return "" if self._then is itself else f".then({name_of(self._then)})"
 
 
 @known

@@ -114,7 +114,7 @@ class DeviceArray:
 
     @property
     def is_readonly(self) -> bool:
-        """Whether the library that lends the memory forbids writing to it."""
+        """Whether the library whose memory it is forbids writing to it."""
         return self.source is not None and self.source.export.readonly
 
     @property
@@ -184,8 +184,12 @@ class DeviceArray:
         """Whether the elements start at a multiple of `VECTOR_BYTES`. New arrays do."""
         if self._kind is not None:
             return True
-        start = 0 if self.device is None else self.storage.memory.address
-        return not (start + self._layout.offset) % protocols.VECTOR_BYTES
+        return self.device is None or not self.address % protocols.VECTOR_BYTES
+
+    @property
+    def address(self) -> int:
+        """Of the first element, in the memory of the array's device."""
+        return self.storage.memory.address + self._layout.offset
 
     # --- views and ownership ---
 

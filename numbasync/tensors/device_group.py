@@ -94,7 +94,7 @@ class DeviceGroup(Public):
 
         `f` is called with the part's device as the current one, so that its operations go there. A
         tensor goes to its own device, anything else to the device that has the fewest operations in
-        flight. Parts are taken in order, the next one when its device has room for it.
+        flight. Parts are taken in order, the next one when its device may have it in flight.
 
         Args:
             f: a function of a part that returns an operation.
@@ -106,7 +106,7 @@ class DeviceGroup(Public):
 
         Raises:
             The first error of `f`, of an operation, or of `parts`. Operations that are not enqueued
-            are withdrawn then, as when the await is cancelled; enqueued ones run to their end.
+            are cancelled then, as when the await is cancelled; enqueued ones run to their end.
             CallerError: `most` is no positive number, or `f` returns no operation.
             DeviceMismatchError: a tensor is of no device of the group.
         """

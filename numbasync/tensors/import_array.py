@@ -37,7 +37,7 @@ def as_tensor(x: Any, device: Device | None = None) -> Tensor:
             belongs to the default device, if that is a CPU device.
 
     Raises:
-        OperationError: `x` is no such array, or its library does not lend it.
+        OperationError: `x` is no such array, or its library does not export it.
         DeviceMismatchError: the array lies on another device.
         DTypeError, ShapeError: a tensor cannot have such elements, or such a layout.
         CallerError: `device` is no device.

@@ -61,6 +61,9 @@ class Gate:
     Use the gate as a context manager, which closes it at the beginning of the block and opens it
     at the end, or call `close` and `open`.
 
+    Launch each kernel once before the gate closes: the driver may wait for the device, and so for
+    the gate, before it loads one.
+
     Examples:
         >>> stream = na.default_device().new_stream()
         >>> gate = na.testing.gate(stream)

@@ -18,7 +18,7 @@ from numbasync.device import tracing
 from numbasync.device.device import known_devices
 from numbasync.errors import CallerError, DeviceLostError, StateError
 from numbasync.timeline.recorder import TraceRecorder
-from numbasync.timeline.records import TracedOperation
+from numbasync.timeline.records import Shapes, TracedOperation
 from numbasync.timeline.summary import counted
 
 LONGEST_S = 1e6
@@ -236,8 +236,8 @@ def _shifted(op: TracedOperation, by: float) -> TracedOperation:
 
 
 def _line(op: TracedOperation, now: float) -> str:
-    kernels = dict.fromkeys(op.kernels)
-    launched = f" [{', '.join(kernels)}]" if kernels else ""
+    kernels = dict.fromkeys(zip(op.kernels, op.shapes, strict=True))
+    launched = f" [{', '.join(_shaped(*kernel) for kernel in kernels)}]" if kernels else ""
     state = op.error or ("in flight" if op.sequence and op.ended is None else "done")
     copied = f", {op.copied:,} bytes copied" if op.copied else ""
     where = f", at {op.line}" if op.line else ""
@@ -247,6 +247,11 @@ def _line(op: TracedOperation, now: float) -> str:
     )
 
 
+def _shaped(kernel: str, shapes: Shapes) -> str:
+    """A kernel with the shapes of its arrays: `saxpy z (1000,) x (1000,)`."""
+    return " ".join([kernel, *(f"{name} {shape}" for name, shape in shapes)])
+
+
 def flight_recorder(
     operations: int = 1000,
     *,
@@ -254,8 +259,9 @@ def flight_recorder(
     hang_after: float | None = None,
     signal: int | None = None,
 ) -> FlightRecorder:
-    """Keep the last operations from now on: their names, kernels, lines, streams and times. They
-    are written when a device is lost, and whenever else is asked for here.
+    """Keep the last operations from now on: their names, kernels, the shapes of their arrays,
+    lines, streams and times. They are written when a device is lost, and whenever else is asked for
+    here.
 
     There is one flight recorder for the process. It costs as much as an open trace does, and
     records nothing on streams. While a trace is open, the trace keeps the operations for both.

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 from numbasync.timeline.summary import TraceSummary
-from numbasync.timeline.tracks import HOST, Track
+from numbasync.timeline.tracks import HOST, Line, Track
 
 TEMPLATE = Path(__file__).with_name("page.html")
 DATA = "@DATA@"  # in the template, once
 
 
-def page(tracks: list[Track], summary: TraceSummary) -> str:
-    """The page: lanes that can be moved, magnified and searched, and the summary."""
+def page(tracks: list[Track], lines: list[Line], summary: TraceSummary) -> str:
+    """The page: lanes that can be moved, magnified and searched, counters, and the summary."""
     data = {
         "title": summary.title,
         "us": max([summary.seconds, *(s.ended for track in tracks for s in track.slices)]) * 1e6,
@@ -29,6 +29,15 @@ def page(tracks: list[Track], summary: TraceSummary) -> str:
                 ],
             }
             for track in tracks
+        ],
+        "lines": [
+            {
+                "group": "" if line.group == HOST else line.group,
+                "name": line.name,
+                "unit": line.unit,
+                "points": [[round(at * 1e6, 2), value] for at, value in line.points],
+            }
+            for line in lines
         ],
     }  # fmt: skip
     # Inside of a script element nothing may look like a mark of HTML.

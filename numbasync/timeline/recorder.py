@@ -12,14 +12,16 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict, deque
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from time import perf_counter_ns
 from typing import Any
 
-from numbasync.device.device import Device
+from numbasync.device.device import Device, known_devices
 from numbasync.device.journal import Row, new_journal, who
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
+from numbasync.timeline.activities import Activities, activities_of_cupti
 from numbasync.timeline.clock import Clock
 from numbasync.timeline.records import (
     TracedCompilation,
@@ -34,7 +36,7 @@ COMPARE_EVERY = 256  # marks, after which the clocks are compared anew if that i
 READ_AT_A_TIME = 2  # old marks, for each new one
 # After a mark none is made for so many times as long as it took, and never for longer than the
 # second number: what took long then was no mark.
-PAUSE = 30
+PAUSE = 60
 LONGEST_PAUSE_NS = 1_000_000
 NEVER = 1 << 62
 MOST_OPEN = 10_000  # operations that are being enqueued; of some the end is never told
@@ -115,12 +117,35 @@ class TraceRecorder:
         self._unread: deque[Mark] = deque()
         self._compilations: deque[TracedCompilation] = deque(maxlen=most)
         self._clocks: dict[Device, Clock | None] = {}
+        self._activities: Activities | None = None
         self._reading = threading.Lock()
         self._failures: dict[str, int] = {}
         self._marked = count(1)
         self._errors: dict[tuple[int, int], str] = {}
         self._looks: dict[int, list[tuple[int, int]]] = defaultdict(list)  # see `_look`
         self._is_all_passed = False
+
+    def open(self) -> None:
+        """Compare the clocks of the devices that the program uses already, which takes some tens of
+        microseconds and would else be a part of the first operation; then look at memory and loops.
+        """
+        for device in known_devices():
+            if self._is_exact and device.kind == "cuda" and self._activities is None:
+                self._record_activities(device)
+            if self._has_marks and not device.backend.counts_steps:
+                self._clock_of(device)
+        self.start_ns = perf_counter_ns()
+        self.sampler.start()
+
+    def _record_activities(self, device: Device) -> None:
+        """Have CUPTI record what GPUs run, instead of events."""
+        activities = activities_of_cupti()
+        if activities is not None:
+            try:
+                activities.start()
+                self._activities = activities
+            except Exception as error:  # a profiler has CUPTI for itself: there are events
+                self._failed(device, error)
 
     # --- the calls of `tracing.Recorder` ---
 
@@ -228,6 +253,8 @@ class TraceRecorder:
             return mark
         if type(stream) is not Stream:
             return None
+        if self._activities is not None and stream.device.kind == "cuda":
+            return None
         # A seeded order must not depend on the time.
         if not (is_needed or self.journal.due <= before or stream.device.backend.counts_steps):
             return None
@@ -295,6 +322,8 @@ class TraceRecorder:
         """Note the end of the trace, and mark what is in flight then."""
         self.end_ns = perf_counter_ns()
         self.sampler.stop()
+        if self._activities is not None:
+            self._activities.stop()
         self._open.clear()
         rows = self._rows()
         self._look(rows)
@@ -330,13 +359,14 @@ class TraceRecorder:
     @property
     def problems(self) -> list[str]:
         """What kept times from being known, and how often."""
+        used = {mark.clock for mark in list(self._marks)}
         return [
             text if count == 1 else f"{text} ({count} times)"
             for text, count in list(self._failures.items())
         ] + [
             f"times of {device.label} are missing: its clock could not be compared with the host's"
             for device, clock in list(self._clocks.items())
-            if clock is not None and not clock.is_known
+            if clock in used and clock is not None and not clock.is_known
         ]
 
     @property
@@ -361,6 +391,10 @@ class TraceRecorder:
         times = Times(rows, self.journal.count - len(rows), list(self._marks), seen)
         places = {id(row.more): i for i, row in enumerate(rows) if row.more is not None}
         operations = [self._operation(row, times, i, places) for i, row in enumerate(rows)]
+        if self._activities is not None:
+            for i, spans in self._activities.of(rows).items():
+                told = tuple((self._seconds(a), self._seconds(b)) for a, b in spans)
+                operations[i] = replace(operations[i], spans=told, is_measured=True)
         found = {(op.stream, op.sequence): op for op in operations if op.sequence}
         found_waits = [self._wait(found, row) for row in waits if row.more is not None]
         return operations, found_waits, list(self._compilations)
@@ -384,7 +418,8 @@ class TraceRecorder:
         parent = None if note is None else note.parent
         return TracedOperation(
             name=row.name,
-            kernels=row.launched,
+            kernels=tuple(map(str, row.launched)),
+            shapes=tuple(getattr(name, "shapes", ()) for name in row.launched),
             line="" if row.site is None else str(row.site),
             device=row.device.label,
             stream=row.stream,

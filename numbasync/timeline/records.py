@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +15,8 @@ class TracedOperation:
     Attributes:
         name: of the operation.
         kernels: the names of the kernels that it launched.
+        shapes: for each of them the shapes of its arrays, by the names of its parameters; empty
+            where they are not known, as of kernels that were generated.
         line: the line of the program that submitted it; empty if it is not known.
         device: the device's label.
         stream: the stream's number.
@@ -22,8 +26,9 @@ class TracedOperation:
         submitted: when the host began to enqueue it, or to prepare that.
         enqueued: when all of it was enqueued.
         spans: when its stream came to its work, and when it had passed that, None if it had not.
-            There are several where the operation paused, for a compilation, say; none of work that
-            the stream has not come to.
+            There are several where the operation paused, for a compilation, say, and one for each
+            kernel, copy and fill where CUPTI has recorded them; none of work that the stream has
+            not come to.
         is_measured: the spans were measured. Else they are bounds: from the submission, or from the
             last that is known of the stream before, to when it was seen to be passed. A trace marks
             every operation where that takes a small part of the time, or with `exact=True`.
@@ -40,10 +45,13 @@ class TracedOperation:
         >>> op = t.operations[-1]
         >>> op.kernels[-1], op.device, op.ended >= op.began >= 0
         ('saxpy', 'cpu:0', True)
+        >>> op.shapes[-1]
+        (('z', (3,)), ('x', (3,)))
     """
 
     name: str
     kernels: tuple[str, ...]
+    shapes: tuple[Shapes, ...]
     line: str
     device: str
     stream: int

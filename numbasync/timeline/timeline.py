@@ -17,12 +17,14 @@ from numbasync.errors import CallerError, StateError
 from numbasync.timeline import trace_events
 from numbasync.timeline.nvtx_ranges import ranges_of_profiler
 from numbasync.timeline.page import page
+from numbasync.timeline.picture import draw
 from numbasync.timeline.recorder import TraceRecorder
 from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedSample, TracedWait
 from numbasync.timeline.summary import TraceSummary, counted, summarize
-from numbasync.timeline.tracks import tracks
+from numbasync.timeline.tracks import lines, tracks
 
 MOST = 1_000_000
+LEAST_WIDTH = 600  # pixels of a picture
 
 _opening = threading.Lock()
 
@@ -60,10 +62,10 @@ class Timeline:
                     "a trace is open already, and there is one for the process: close it first."
                 )
             self._recorder = TraceRecorder(self._most, self._is_exact)
+            self._recorder.open()
             tracing.record_by(self._recorder)
             if self._ranges is not None:
                 tracing.announce_to(self._ranges)
-            self._recorder.sampler.start()
         return self
 
     def __exit__(
@@ -176,9 +178,10 @@ class Timeline:
         }
         if self.problems:
             about["problems"] = self.problems
+        numbers = lines(operations, self.samples)
         text = json.dumps(
             {
-                "traceEvents": trace_events.events(found, operations, self.samples),
+                "traceEvents": trace_events.events(found, operations, numbers),
                 "displayTimeUnit": "ms",
                 "otherData": about,
             },
@@ -190,7 +193,8 @@ class Timeline:
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the timeline to one page of HTML, which any browser shows without a network: lanes
-        of streams, tasks and threads, with zoom, search, and what is under the pointer.
+        of streams, tasks and threads, counters of memory, of what is in flight and of the loop's
+        lag, with zoom, search, and what is under the pointer.
 
         Examples:
             >>> with na.trace() as t:
@@ -201,7 +205,41 @@ class Timeline:
         operations, waits, compilations = self._records()
         found = tracks(operations, waits, compilations, self.seconds)
         file = Path(path)
-        file.write_text(page(found, self.summary()), encoding="utf-8")
+        numbers = lines(operations, self.samples)
+        file.write_text(page(found, numbers, self.summary()), encoding="utf-8")
+        return file
+
+    def to_png(
+        self, path: str | os.PathLike[str], *, width: int = 1600, dark: bool = False
+    ) -> Path:
+        """Draw the lanes and the counters of the whole timeline, for a document or a message.
+
+        Pillow draws it, of the extra `demo`: what is not drawn by a browser needs its letters.
+
+        Args:
+            width: in pixels; the height is what the lanes need.
+            dark: light letters on a dark ground.
+
+        Raises:
+            CallerError: the path does not end in `.png`, or `width` is no number from 600 on.
+            MissingExtraError: Pillow is not installed.
+
+        Examples:
+            >>> with na.trace() as t:
+            ...     z = await na.zeros(3)
+            >>> t.to_png("zeros.png").name
+            'zeros.png'
+        """
+        file = Path(path)
+        if file.suffix != ".png":
+            raise CallerError(f"a picture of a timeline is saved as .png, not as {file.name!r}.")
+        pixels = check_whole(width, "width of to_png", LEAST_WIDTH)
+        is_dark = check_bool(dark, "dark of to_png")
+        operations, waits, compilations = self._records()
+        found = tracks(operations, waits, compilations, self.seconds)
+        numbers = lines(operations, self.samples)
+        end = max([self.seconds, *(s.ended for track in found for s in track.slices)])
+        draw(found, numbers, self.summary().title, end, pixels, is_dark).save(file, optimize=True)
         return file
 
     def _repr_html_(self) -> str:
@@ -227,8 +265,10 @@ def trace(max_operations: int = MOST, *, exact: bool = False) -> Timeline:
 
     Args:
         max_operations: the newest are kept, so many at most.
-        exact: events around each operation, whatever that takes. Else those that follow one another
-            too quickly for that have common bounds instead: see `TracedOperation.is_measured`.
+        exact: events around each operation, whatever that takes; of a GPU that the program has used
+            before, CUPTI's records of each kernel, where `cupti-python` is installed. Else those
+            that follow one another too quickly for events have common bounds instead: see
+            `TracedOperation.is_measured`.
 
     Raises:
         StateError: another trace is open, when this one is opened.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from numbasync.timeline.records import TracedOperation, TracedSample
-from numbasync.timeline.tracks import HOST, Slice, Track
+from numbasync.timeline.records import TracedOperation
+from numbasync.timeline.tracks import HOST, Line, Slice, Track
 
 Event = dict[str, Any]
 Place = tuple[int, int, Slice]  # process, thread, slice
@@ -22,7 +22,7 @@ Place = tuple[int, int, Slice]  # process, thread, slice
 def events(
     tracks: list[Track],
     operations: list[TracedOperation],
-    samples: Sequence[TracedSample] = (),
+    lines: Sequence[Line] = (),
 ) -> list[Event]:
     """The events: names first, the others by time, in microseconds."""
     groups = {group: i + 1 for i, group in enumerate(dict.fromkeys(t.group for t in tracks))}
@@ -44,8 +44,7 @@ def events(
             if piece.operation is not None:
                 by_operation[piece.operation].append((pid, tid, piece))
     timed += _flows(by_operation, operations)
-    timed += _counters(groups, operations)
-    timed += _sampled(groups, samples)
+    timed += _counted(groups, lines)
     return named + sorted(timed, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
 
 
@@ -111,40 +110,14 @@ def _path(name: str, number: int, places: list[Place]) -> list[Event]:
     return points if forward else []
 
 
-def _counters(groups: dict[str, int], operations: list[TracedOperation]) -> list[Event]:
-    """Operations and bytes in flight on each device."""
-    changes: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
-    for op in operations:
-        if op.sequence and op.spans:
-            changes[op.device].append((op.enqueued, 1, op.nbytes))
-            if op.ended is not None:
-                changes[op.device].append((max(op.ended, op.enqueued), -1, -op.nbytes))
-    found: list[Event] = []
-    for device, steps in changes.items():
-        count = nbytes = 0
-        for at, more, more_bytes in sorted(steps, key=lambda step: (step[0], -step[1])):
-            count, nbytes = count + more, nbytes + more_bytes
-            for name, value in (("operations in flight", count), ("bytes in flight", nbytes)):
-                found.append(_counter(name, groups[device], at, value))
-    return found
-
-
-def _counter(name: str, pid: int, at: float, value: float) -> Event:
-    return {
-        "ph": "C", "name": name, "ts": _us(max(at, 0.0)), "pid": pid, "tid": 0,
-        "args": {"value": value},
-    }  # fmt: skip
-
-
-def _sampled(groups: dict[str, int], samples: Sequence[TracedSample]) -> list[Event]:
-    """The memory in use of each device, and how late the loop of each thread was."""
-    found: list[Event] = []
-    for sample in samples:
-        if sample.what == "memory in use":
-            if sample.where in groups:
-                pid = groups[sample.where]
-                found.append(_counter("bytes in use", pid, sample.at, sample.value))
-        elif HOST in groups:
-            name, late = f"loop lag of {sample.where}, us", round(sample.value * 1e6, 1)
-            found.append(_counter(name, groups[HOST], sample.at, late))
-    return found
+def _counted(groups: dict[str, int], lines: Sequence[Line]) -> list[Event]:
+    """The numbers over time of the groups that there are."""
+    return [
+        {
+            "ph": "C", "name": f"{line.name}, us" if line.unit == "us" else line.name,
+            "ts": _us(at), "pid": groups[line.group], "tid": 0, "args": {"value": value},
+        }
+        for line in lines
+        if line.group in groups
+        for at, value in line.points
+    ]  # fmt: skip

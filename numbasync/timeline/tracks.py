@@ -1,13 +1,18 @@
-"""A timeline as tracks: lines of slices, none of which overlaps another one in part."""
+"""A timeline as tracks, of slices none of which overlaps another one in part, and as counters."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbasync.timeline.records import TracedCompilation, TracedOperation, TracedWait
+from numbasync.timeline.records import (
+    TracedCompilation,
+    TracedOperation,
+    TracedSample,
+    TracedWait,
+)
 
 BOUNDS = "bounds"  # a detail of work whose times were not measured
 HOST = "host"  # the group of the tracks of tasks and threads
@@ -41,6 +46,21 @@ class Track:
     slices: list[Slice]
 
 
+@dataclass(slots=True)
+class Line:
+    """A number over time, of a group of tracks.
+
+    Attributes:
+        unit: `""`, `"B"` or `"us"`.
+        points: when it became what, in order. It keeps a value until the next.
+    """
+
+    group: str
+    name: str
+    unit: str
+    points: list[tuple[float, float]]
+
+
 def tracks(
     operations: list[TracedOperation],
     waits: list[TracedWait],
@@ -57,8 +77,8 @@ def tracks(
     places = {(op.stream, op.sequence): i for i, op in enumerate(operations) if op.sequence}
     for i, op in enumerate(operations):
         details = {
-            "kernels": _counted(op.kernels), "line": op.line, "bytes": op.nbytes,
-            "bytes copied": op.copied, "error": op.error, "stream": op.stream,
+            "kernels": _counted(op.kernels), "arrays": _arrays(op), "line": op.line,
+            "bytes": op.nbytes, "bytes copied": op.copied, "error": op.error, "stream": op.stream,
         }  # fmt: skip
         shown = {name: value for name, value in details.items() if value}
         host[_line(op.task, op.thread)].append(
@@ -95,6 +115,35 @@ def tracks(
     return found
 
 
+def lines(operations: Sequence[TracedOperation], samples: Sequence[TracedSample]) -> list[Line]:
+    """Operations and bytes in flight of each device, its memory in use, and how late loops were."""
+    changes: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
+    for op in operations:
+        if op.sequence and op.spans:
+            changes[op.device].append((op.enqueued, 1, op.nbytes))
+            if op.ended is not None:
+                changes[op.device].append((max(op.ended, op.enqueued), -1, -op.nbytes))
+    found: list[Line] = []
+    for device, steps in changes.items():
+        ops = Line(device, "operations in flight", "", [])
+        nbytes = Line(device, "bytes in flight", "B", [])
+        count = held = 0
+        for at, more, more_bytes in sorted(steps, key=lambda step: (step[0], -step[1])):
+            count, held = count + more, held + more_bytes
+            ops.points.append((max(at, 0.0), count))
+            nbytes.points.append((max(at, 0.0), held))
+        found += [ops, nbytes]
+    sampled: dict[tuple[str, str], Line] = {}
+    for sample in samples:
+        is_memory = sample.what == "memory in use"
+        name, unit = ("bytes in use", "B") if is_memory else (f"loop lag of {sample.where}", "us")
+        group = sample.where if is_memory else HOST
+        line = sampled.setdefault((group, name), Line(group, name, unit, []))
+        value = sample.value if is_memory else round(sample.value * 1e6, 1)
+        line.points.append((max(sample.at, 0.0), value))
+    return found + list(sampled.values())
+
+
 def _counted(names: tuple[str, ...]) -> str:
     """Names, each once: `saxpy x 100, add`."""
     return ", ".join(name if n == 1 else f"{name} x {n}" for name, n in Counter(names).items())
@@ -112,6 +161,11 @@ def _joined(first: Slice, second: Slice) -> Slice:
     second.name, second.began = f"{name} and {count - 1} more", min(first.began, second.began)
     second.details["operations"] = count
     return second
+
+
+def _arrays(op: TracedOperation) -> str:
+    """The shapes of the last kernel's arrays: `z (1000,), x (1000,)`."""
+    return ", ".join(f"{name} {shape}" for name, shape in op.shapes[-1]) if op.shapes else ""
 
 
 def _line(task: str, thread: str) -> str:

@@ -126,9 +126,15 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     trace.add_argument(
         "--out", type=Path, default=Path("timeline.html"),
-        help=".html for a page, .json or .json.gz for Perfetto; default: timeline.html",
+        help=".html: a page; .png: a picture; .json, .json.gz: Perfetto; default: timeline.html",
     )  # fmt: skip
     trace.set_defaults(run=_trace)
+
+    top = commands.add_parser("top", help="run a program, and show what its devices do meanwhile")
+    top.add_argument("program", type=Path, help="the file of the program")
+    top.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    top.add_argument("--every", type=_seconds, default=0.5, help="seconds; default: 0.5")
+    top.set_defaults(run=_top)
 
     # For the list of commands: `main` hands its arguments on.
     commands.add_parser("bench", help="measure, beside other libraries; needs a checkout")
@@ -147,6 +153,13 @@ def _parser() -> argparse.ArgumentParser:
     completion.add_argument("shell", choices=SHELLS)
     completion.set_defaults(run=_completion)
     return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.01 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text}: write seconds, from 0.01 to 3600")
+    return seconds
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -181,6 +194,12 @@ def _trace(args: argparse.Namespace) -> int:
     from numbasync.tools import trace_program
 
     return trace_program.run(args.program, args.arguments, args.out)
+
+
+def _top(args: argparse.Namespace) -> int:
+    from numbasync.tools import top
+
+    return top.run(args.program, args.arguments, args.every)
 
 
 def _new(args: argparse.Namespace) -> int:

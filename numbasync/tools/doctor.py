@@ -52,6 +52,8 @@ def _packages() -> None:
             _line(package, "not available on this system, and not needed")
         else:
             _line(package, version or f"MISSING: pip install {package}")
+    if (version := _version("numba-cuda-mlir")) is not None:
+        _line("numba-cuda-mlir", f"{version}, for programs; numba-cuda compiles their kernels")
     for package in CUDA:
         _line(
             package,

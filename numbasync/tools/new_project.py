@@ -170,5 +170,6 @@ def run(path: str, where: Path) -> int:
     for written in create(path, where):
         print(written)  # noqa: T201 - a command's output
     root = shlex.quote(str(_root(path, where)))
-    print(f"\nNow: cd {root} && python -m pytest")  # noqa: T201
+    install = "" if _is_installed("pytest") else "pip install pytest && "
+    print(f"\nNow: cd {root} && {install}python -m pytest")  # noqa: T201
     return 0

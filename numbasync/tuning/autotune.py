@@ -188,7 +188,7 @@ def autotune(
 ) -> Any:
     """A kernel that runs in the fastest of several configurations, found by measuring them.
 
-    The configurations take turns on the device; events on a stream take the times, after a first
+    The configurations run in turn, on the device; events on a stream take the times, after a first
     launch that compiles and whose answer is compared. A configuration that the device refuses, or
     whose answer differs, is never chosen. Each measurement is kept on disk at once, in
     `NUMBASYNC_CACHE_DIR` or the user's cache folder, for the device, the versions of driver, Numba

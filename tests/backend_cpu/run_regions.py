@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from numbasync.backend.cpu.declared_arguments import type_of
+from numbasync.backend.cpu.record import RECORD_BYTES, WAITS_AT
 from numbasync.backend.cpu.regions import Code, Settings, build
+from numbasync.backend.cpu.regions.blocks_code import MASKED_STATE
 from numbasync.backend.cpu.target import lower
+from numbasync.backend.declared_signatures import type_of
 
 Dim = int | tuple[int, ...]
 RECORD = 11  # words
@@ -25,6 +27,10 @@ class RecordError(Exception):
         super().__init__(f"status {status}: {words}")
         self.kind, self.site, self.numbers = words[0], words[1], tuple(words[2:5])
         self.block, self.thread = tuple(words[5:8]), tuple(words[8:11])
+
+
+class ApartError(Exception):
+    """Blocks that wait at different barriers: the last one's site, and each one's barrier."""
 
 
 class Blocks:
@@ -64,12 +70,22 @@ def launch_code(
     memory = np.full(end + 64 + BEHIND, 0xAB, np.uint8)
     start = -memory.ctypes.data % 64
     for b in range(blocks if code.cooperative else 1):
-        memory[start + b * nbytes :][:128] = 0
+        memory[start + b * nbytes :][:RECORD_BYTES] = 0
     arguments = np.array([w % 2**64 for w in words] or [0], np.uint64)
-    status = run(
-        arguments.ctypes.data, memory[start:].ctypes.data, 0, blocks, *block, *grid, dynamic_bytes,
-        None,
-    )  # fmt: skip
+    status, meeting = 0, 1
+    while meeting and not status:
+        status = run(
+            arguments.ctypes.data, memory[start:].ctypes.data, 0, blocks, *block, *grid,
+            dynamic_bytes, None,
+        )  # fmt: skip
+        meeting = 0
+        if code.cooperative and not status:
+            waits = (
+                memory[start : start + end].view(np.int64)[WAITS_AT :: nbytes // 8] % MASKED_STATE
+            )
+            meeting = int(waits.max())
+            if (waits != meeting).any():
+                raise ApartError(code.sites[meeting], waits.tolist())
     if (memory[start + end :] != 0xAB).any():
         raise AssertionError("something is written behind the memory")
     if status:

@@ -97,6 +97,32 @@ def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.Monkey
         fail[scheduling.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
 
 
+@na.launcher
+@cuda.jit
+def name_blocks(z: na.KernelOutput):
+    if cuda.threadIdx.x == 1:
+        print("block", cuda.blockIdx.x)  # noqa: T201 - what is tested
+
+
+def test_text_is_in_the_order_of_blocks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiled, "workers", lambda: 2)
+    others = threading.Semaphore(0)
+    run = compiled.Compiled._run
+
+    def first_is_last(self: Any, code: Any, first: int, end: int, *args: Any) -> None:
+        for _ in range(2 * scheduling.PARTS - 1 if first == 0 else 0):
+            others.acquire()
+        run(self, code, first, end, *args)
+        others.release()
+
+    monkeypatch.setattr(compiled.Compiled, "_run", first_is_last)
+    blocks = scheduling.SPREAD_THREADS // 128
+    name_blocks[blocks, 128](na.zeros(1).sync()).sync()
+    assert capsys.readouterr().out == "".join(f"block {i}\n" for i in range(blocks))
+
+
 def test_shared_memory_is_of_a_block() -> None:
     x = np.random.default_rng(3).integers(0, 9, 64 * 700).astype(np.float32)
     z = na.zeros(700).sync()

@@ -17,7 +17,10 @@ import pytest
 from numba import types
 
 import numbasync as na
+from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.runtime import choose_engine
+from numbasync.backend.cpu.target import lower
+from numbasync.backend.declared_signatures import type_of
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import KernelCompileError
 
@@ -300,10 +303,18 @@ def test_branches_that_are_never_taken_are_not_compiled(device: na.Device, tmp_p
         ("(0, 4)", "the shape (0, 4) has no elements"),
     ],
 )
-def test_what_to_write_is_said(tmp_path: Path, shape: str, said: str) -> None:
-    with na.use_device(na.devices("cpu")[0]), refused() as error:
+def test_what_to_write_is_said(device: na.Device, tmp_path: Path, shape: str, said: str) -> None:
+    with refused() as error:
         size_of(made(tmp_path, f"cuda.shared.array({shape}, float32)"))
     assert said in str(error.value)
+
+
+def test_it_is_said_of_numbas_own_error(tmp_path: Path) -> None:
+    function = made(tmp_path, "cuda.shared.array(TILE + 1, float32)").kernel.py_func
+    kinds = [type_of(key) for key in KEYS]
+    with pytest.raises(Exception, match="No implementation") as error:
+        lower(function, kinds)  # by the front end of Numba's compiler for GPUs
+    assert "SIZE = TILE + 1" in str(compile_error(function, kinds, error.value))
 
 
 def test_the_interpreter_refuses_the_same(tmp_path: Path) -> None:

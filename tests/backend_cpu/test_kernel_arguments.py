@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from numbasync import layout
-from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.kernel.arguments import call_of, launch_of
 from numbasync.backend.cpu.kernel.memory import BlockMemory
+from numbasync.backend.declared_signatures import type_of
 from tests.backend_cpu.engines import key_of
 
 pytestmark = pytest.mark.usefixtures("cpu")

@@ -11,11 +11,11 @@ import pytest
 from numba import cuda
 from numba.cuda.typing.typeof import typeof
 
-from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.regions import Settings
 from numbasync.backend.cpu.regions.build import write_module
 from numbasync.backend.cpu.regions.own_sums import OwnSums, _Array
 from numbasync.backend.cpu.target import lower
+from numbasync.backend.declared_signatures import type_of
 from tests.backend_cpu.run_regions import Blocks, RecordError
 
 THREADS, BLOCKS, BINS = 64, 40, 16

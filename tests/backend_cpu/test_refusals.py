@@ -9,9 +9,9 @@ from llvmlite import ir
 from numba import cuda, types
 from numba.cuda import extending
 
-from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.cpu.target import refusals
+from numbasync.backend.declared_signatures import type_of
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import KernelCompileError
 

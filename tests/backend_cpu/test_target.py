@@ -328,7 +328,7 @@ def test_what_is_known_of_a_kernel() -> None:
         cuda.cg.this_grid().sync()
 
     plain, other = (lower(k, (types.int64[::1],)) for k in (straight, loops))
-    facts = ("is_straight", "has_barriers", "is_cooperative", "has_atomics", "has_fences")
-    assert [getattr(plain, fact) for fact in facts] == [True, False, False, False, False]
-    assert [getattr(other, fact) for fact in facts] == [False, True, True, True, True]
+    facts = ("is_straight", "is_cooperative", "has_atomics", "has_fences")
+    assert [getattr(plain, fact) for fact in facts] == [True, False, False, False]
+    assert [getattr(other, fact) for fact in facts] == [False, True, True, True]
     assert plain.arguments == ("ptr", "ptr", "i64", "i64", "ptr", "i64", "i64")

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, types
 
 import numbasync as na
+from numbasync.backend.cpu.regions import Settings
+from numbasync.backend.cpu.regions.build import write_module
+from numbasync.backend.cpu.target import lower
 from tests.backend_cpu.test_compile_costs import compiled_from_now_on
 from tests.common import host
 
@@ -130,6 +133,61 @@ def test_threads_give_what_python_does(
     np.testing.assert_array_equal(host(z), expected)
     found = [loaded.artifact.code.notes["turned"] for each in made for loaded in each._plain]
     assert found in ([], [turned])  # [] on a GPU
+
+
+def doubled_by_while(z, x):
+    i = cuda.grid(1)
+    while i < x.size:
+        z[i] = x[i] * 2
+        i += cuda.gridsize(1)
+
+
+def doubled_by_range(z, x):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        z[i] = x[i] * 2
+
+
+GRID_STRIDE = [doubled_by_while, doubled_by_range]
+
+
+@pytest.mark.parametrize("body", GRID_STRIDE)
+@pytest.mark.parametrize("n", [0, 1, 39, 40, 119, 120, 121, N])
+def test_strides_that_are_asked_for_in_the_loop(
+    device: na.Device, body: Callable[..., None], n: int
+) -> None:
+    x = np.arange(n)
+    z = na.full(N, -1, np.int64).sync_on(device.new_stream())
+    na.launcher(cuda.jit(body))[BLOCKS, THREADS](z, x).sync_on(device.new_stream())
+    np.testing.assert_array_equal(host(z), [*(2 * x), *[-1] * (N - n)])
+
+
+@pytest.mark.parametrize("most", [0, 1, 100, 1000])
+def test_a_way_out_between_an_element_and_a_loop(device: na.Device, most: int) -> None:
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput, x: na.KernelInput, most: int):
+        i = cuda.grid(1)
+        z[i] = -2
+        if i >= most:
+            return
+        while i < x.size:
+            z[i] = x[i]
+            i += cuda.gridsize(1)
+
+    z = na.full(N, -1, np.int64).sync_on(device.new_stream())
+    kernel[BLOCKS, THREADS](z, np.arange(N), most).sync_on(device.new_stream())
+    i, s = np.arange(N), BLOCKS * THREADS
+    np.testing.assert_array_equal(host(z), np.where(i % s < most, i, np.where(i < s, -2, -1)))
+
+
+@pytest.mark.parametrize("body", GRID_STRIDE)
+def test_rounds_that_no_thread_leaves_note_nothing(body: Callable[..., None]) -> None:
+    array = types.Array(types.int64, 1, "C")
+    module = lower(cuda.jit(body), (array, array))
+    text, code = write_module(module.text, module.name, Settings(row=True))
+    everyone = text[text.index("r1e.start:") : text.index("r1f.start:")]
+    assert "%na.next" in text and "%na.next" not in everyone
+    assert code.notes["per_thread"] == 0  # of the counter all have the same
 
 
 def test_a_warps_threads_go_into_the_next_round_one_group_after_the_other(

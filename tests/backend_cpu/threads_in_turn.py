@@ -16,9 +16,10 @@ import numpy as np
 from numba.core import types as _types
 
 from numbasync.backend.bfloat16_type import bfloat16
-from numbasync.backend.cpu.declared_arguments import type_of
+from numbasync.backend.cpu.kernel import printing
 from numbasync.backend.cpu.record import DIVERGED
-from numbasync.backend.cpu.target import Module, Options, lower, printing
+from numbasync.backend.cpu.target import Module, Options, lower
+from numbasync.backend.declared_signatures import type_of
 from numbasync.backend.protocols import ArrayKey
 
 types: Any = _types  # type checkers do not know all of its names
@@ -85,7 +86,8 @@ class Kernel:
                 lambda site, mask: self._wait("warp", site)
             ),
             "na.access": ctypes.PYFUNCTYPE(integer, integer, integer, place, wide)(self._access),
-            "na.print": ctypes.PYFUNCTYPE(integer, place, place)(self._print),
+            # Its own: symbols are the process's, and compiled kernels print, too.
+            "turns.print": ctypes.PYFUNCTYPE(integer, place, place)(self._print),
         }
         return self.callbacks
 
@@ -238,6 +240,7 @@ def _engine(module: Module, callbacks: dict[str, Any]) -> Any:
         "@na.dynamic = external global [0 x i8]",
         f"@na.dynamic = global [{_DYNAMIC} x i8] zeroinitializer",
     )
+    text = text.replace('"na.print"', '"turns.print"')
     text += "\n@na.state = global [16 x i32] zeroinitializer, align 8\n" + _HELPERS
     whole = llvm.parse_assembly(text)
     whole.verify()

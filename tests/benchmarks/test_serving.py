@@ -16,7 +16,8 @@ def result(**changed: Any) -> dict[str, Any]:
     load = {"statuses": {"200": 9, "503": 1}, "wrong": 0}
     end = {"before": {"200": 3}, "later": {"connection closed": 2}, "wrong": 0, "seconds": 1.0}
     left = {"clients": 200, "requests left": 0, "pool bytes more": 0}
-    return {"loads": [load], "sigterm": end, "hang_ups": left, **changed}
+    fault = {"statuses": {"200": 9, "503": 2, "connection closed": 1}, "wrong": 0, "health": 200}
+    return {"loads": [load], "sigterm": end, "hang_ups": left, "fault": fault, **changed}
 
 
 def test_what_is_lost_wrong_or_left_is_not_sound() -> None:
@@ -29,6 +30,8 @@ def test_what_is_lost_wrong_or_left_is_not_sound() -> None:
         assert not serving.is_sound(result(sigterm={**sound["sigterm"], **changed}))
     for changed in ({"requests left": 1}, {"pool bytes more": 8}):
         assert not serving.is_sound(result(hang_ups={**sound["hang_ups"], **changed}))
+    for changed in ({"statuses": {"lost": 1}}, {"wrong": 1}, {"health": 503}):
+        assert not serving.is_sound(result(fault={**sound["fault"], **changed}))
 
 
 def test_quantiles_are_of_the_sorted_latencies() -> None:
@@ -46,8 +49,12 @@ def test_a_wrong_picture_is_found() -> None:
 def test_a_short_run_is_sound(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn", reason="needs the extra serve")
     file = tmp_path / "serving.json"
-    options = ["--device", "cpu", "--seconds", "0.5", "--ways", "batches", "--json", str(file)]
-    assert serving.main(options) == 0
+    # Nothing is too late, however busy the machine is.
+    options = ["--requests", "70", "--deadline", "3600", "--ways", "batches", "--device", "cpu"]
+    assert serving.main([*options, "--json", str(file)]) == 0
     seen = json.loads(file.read_text())["serving"]
     assert [load["load"] for load in seen["loads"]] == [0.5, 0.9, 1.5]
-    assert sum(load["statuses"].get("200", 0) for load in seen["loads"]) > 0
+    assert all(sum(load["statuses"].values()) == 70 for load in seen["loads"])
+    assert {*seen["sigterm"]["before"]} <= {"200", "503"}
+    assert sum(seen["fault"]["statuses"].values()) == 70
+    assert seen["fault"]["ends of the process"] > 0

@@ -14,6 +14,8 @@ import pytest
 import numbasync as na
 from numbasync.collective import all_reduce, local, together
 from numbasync.testing import Gate
+from tests.common import full
+from tests.interrupted_calls import WAYS, Interrupted, quietly
 
 
 class Library:
@@ -200,3 +202,16 @@ def test_after_an_error_the_tensors_are_as_if_it_had_been_enqueued(
     stream.synchronize()
     library.call = lambda number: None
     assert totals(all_reduce(parts).sync()) == [3, 3]
+
+
+@pytest.mark.parametrize("on", WAYS, ids=lambda on: "core" if on else "python")
+@pytest.mark.parametrize("step", [7, full(1)])
+def test_an_interrupt_anywhere_leaves_nothing(
+    cpu: na.Device, library: Library, on: bool, step: int
+) -> None:
+    with quietly(on):
+        interrupted = Interrupted(cpu)
+        names = ("all_reduce", "await_all_reduce")
+        interrupted.calls = {name: interrupted.calls[name] for name in names}
+        assert not interrupted.sweep(step)
+        assert len(library.groups) > 30 // step

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.backend.cpu.declared_arguments import Formal
 from numbasync.cpu_cuda import arrays, summary
+from numbasync.device import address_map
 
 REACHED = "the launch is interrupted here"
 
@@ -94,6 +96,28 @@ def test_memory_that_others_know_has_one_record(stream: na.Stream) -> None:
     assert tensor.to_host().sync().tolist() == [2] * 10
 
 
+def test_the_map_is_asked_once_for_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    is_shared = address_map.is_shared
+    monkeypatch.setattr(
+        address_map, "is_shared", lambda low, high: asked.append(low) or is_shared(low, high)
+    )
+    a, device_array = np.ones(61), cuda.to_device(np.ones(62))
+    others = [na.as_tensor(np.ones(63), arrays.cpu())]
+    for _ in range(3):
+        double[1, 64](a)
+        double[1, 64](device_array)
+    assert len(asked) == 2
+    others.append(na.as_tensor(a[30:], arrays.cpu()))  # from now on, others know it
+    assert others[1].storage in set(arrays.tensor_of(a).storage.overlapping())
+    double[1, 64](a)
+    del others[1]
+    before = len(asked)
+    for _ in range(3):
+        double[1, 64](a)
+    assert len(asked) == before + 1 and set(a.tolist()) == {2.0**7}
+
+
 def test_an_interrupted_launch_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     a, may_end = np.ones(100), threading.Event()
     double[1, 32](a)
@@ -129,6 +153,56 @@ def test_a_grid_is_kept_whatever_the_stream() -> None:
     first(a)
     assert not any("ready" in name for name in first.__getstate__())  # of a pickle
     assert a.sum() == 128
+
+
+def test_declared_arrays_need_no_conversion() -> None:
+    """Only their layout is less special than that of the arguments: `f8[:]`, not `f8[::1]`."""
+
+    @cuda.jit("(i8, f8[:], i4)")
+    def add(n, a, step):
+        if cuda.grid(1) < n:
+            a[cuda.grid(1)] += step
+
+    @cuda.jit("(i8, f8[:])")
+    def plain(n, a):
+        if cuda.grid(1) < n:
+            a[cuda.grid(1)] += 1
+
+    a = np.zeros(4)
+    add[1, 32](3, a, 2**32 + 2)  # Numba takes the lower bits
+    plain[1, 32](np.int8(2), a)
+    plain[1, 32](2**64 + 1, a)
+    assert a.tolist() == [4, 3, 2, 0]
+    i64, floats = cuda.types.int64, cuda.types.float64
+    kinds = i64, cuda.types.Array(floats, 1, "C"), i64
+    wanted = i64, cuda.types.Array(floats, 1, "A"), i64
+    assert Formal("k", kinds, wanted).is_plain
+    assert not Formal("k", kinds, (*wanted[:2], floats)).is_plain
+
+
+def test_an_extension_is_told_types() -> None:
+    class Unknown:
+        value = 5
+
+    class Extension:
+        told: ClassVar[list[str]] = []
+
+        def prepare_args(self, ty, val, **kwargs):
+            self.told.append(str(ty))
+            return (cuda.types.int64, val.value) if isinstance(val, Unknown) else (ty, val)
+
+    class Later(Extension):  # is asked first
+        pass
+
+    @cuda.jit(extensions=[Extension(), Later()])
+    def put(z, n, x):
+        z[0] = n + x
+
+    z = np.zeros(1, np.int32)
+    put[1, 1](z, Unknown(), np.float32(2))
+    assert z[0] == 7
+    array = "array(int32, 1d, C)"
+    assert Extension.told == [array, "None", "float32", array, "int64", "float32"]
 
 
 def test_a_summary_of_kernels_and_of_their_compilations() -> None:

@@ -15,7 +15,6 @@ import numbasync as na
 distributed = pytest.importorskip("distributed", reason="needs the extra dask")
 
 CONFIG = {
-    "distributed.comm.timeouts.connect": "60s",
     "distributed.scheduler.allowed-failures": 10,
     "distributed.nanny.environ": {"NUMBASYNC_DEVICE": "cpu"},
 }

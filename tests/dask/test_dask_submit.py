@@ -228,20 +228,20 @@ def test_the_plugin_gives_a_pool_and_a_limit_and_takes_them_back(client: Any) ->
 
 
 def test_a_limit_holds_back_what_a_task_submits(client: Any) -> None:
-    async def at_most(count: int) -> int:
+    async def held(count: int) -> int:
+        """Of so many operations behind a gate, those in flight."""
         device = na.default_device()
-        most = 0
+        stream = device.new_stream()
+        with na.testing.gate(stream):
+            futures = [na.spawn(na.zeros(100), stream) for _ in range(count)]
+            await na.testing.settle(device)
+            in_flight = device.in_flight.ops
+        await na.gather(*futures)
+        return in_flight
 
-        async def one() -> None:
-            nonlocal most
-            await na.zeros(100)
-            most = max(most, device.in_flight.ops)
-
-        await na.gather(*(one() for _ in range(count)))
-        return most
-
+    assert na.dask.submit(client, held, 9).result() == 9
     client.register_plugin(na.dask.WorkerDevice("cpu", limit=2))
-    assert na.dask.submit(client, at_most, 100).result() <= 2
+    assert na.dask.submit(client, held, 9).result() == 2
     client.register_plugin(na.dask.WorkerDevice("cpu"))
 
 

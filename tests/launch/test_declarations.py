@@ -148,18 +148,3 @@ def test_the_function_of_a_kernel() -> None:
         check_kernel(store)
     with pytest.raises(LauncherError, match="no kernel"):
         check_kernel(42)
-
-
-def test_a_kernel_of_the_other_compiler_is_refused_by_name() -> None:
-    def scale(z, a):
-        z[0] *= a
-
-    class Dispatcher:
-        py_func = staticmethod(scale)
-
-    Dispatcher.__module__ = "numba_cuda_mlir.descriptor"
-    with pytest.raises(LauncherError) as error:
-        na.launcher(Dispatcher())
-    assert "kernel scale is a numba_cuda_mlir.descriptor." in str(error.value)
-    assert "numba-cuda-mlir compiles it" in str(error.value)
-    assert "Write `from numba import cuda` where scale is defined" in str(error.value)

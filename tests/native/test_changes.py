@@ -108,7 +108,8 @@ def test_each_change_has_the_name_of_its_own(null: na.Device, on: bool) -> None:
 
     expected = [
         "add_one(z).map(changed)", "add_one(z).inspect(look)", "add_one(z).first()",
-        "add_one(z).last()", "add_one(z).map(partial)", "add_one(z).inspect(changed)",
+        "add_one(z).last()",
+        "add_one(z).map(partial)", "add_one(z).inspect(changed)",
     ]  # fmt: skip
     assert [names(), names()] == [expected] * 2
     changed.__name__ = "renamed"

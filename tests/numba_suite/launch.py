@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numba import typeof
 from numba.core import errors, types
-from numba.np.numpy_support import as_dtype, from_dtype
+from numba.np.numpy_support import as_dtype
 
 import numbasync as na
 from numbasync.backend import protocols
 from numbasync.backend.cpu.runtime.device import CpuArray
+from numbasync.backend.declared_signatures import type_of
 from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
 from numbasync.layout import dtype_key
 
@@ -110,7 +111,7 @@ def _compiled(device: Any, dispatcher: Any, keys: tuple[Hashable, ...]) -> Any:
         refused.append(dispatcher.py_func.__name__)
         raise _numbas(error) from error
     if dispatcher._can_compile:
-        compile(dispatcher, tuple(map(_numba_type, keys)))
+        compile(dispatcher, tuple(map(type_of, keys)))
     return made
 
 
@@ -127,29 +128,24 @@ def _numbas(error: Exception) -> BaseException:
     return made
 
 
-def _numba_type(key: Hashable) -> Any:
-    """Numba's type of an argument, by its part of a variant's key."""
-    if isinstance(key, protocols.ArrayKey):
-        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
-    if isinstance(key, tuple):
-        return types.BaseTuple.from_types([_numba_type(k) for k in key])
-    return key
-
-
 def _passed(device: Any, argument: Any) -> tuple[Any, Hashable]:
     """An argument as the device takes it, and its part of a variant's key."""
     array = _array(argument)
     if array is not None:
         key = protocols.ArrayKey(dtype_key(array.dtype), array.ndim, _order(array))
         return CpuArray(array), key
-    if type(argument) is tuple:
+    if isinstance(argument, tuple):
         parts = [_passed(device, a) for a in argument]
-        return tuple(v for v, _ in parts), tuple(k for _, k in parts)
+        values, keys = tuple(v for v, _ in parts), tuple(k for _, k in parts)
+        kind: Any = type(argument)
+        is_named = hasattr(argument, "_make")
+        return (kind(*values), protocols.NamedTupleKey(kind, keys)) if is_named else (values, keys)
     if isinstance(argument, Enum):  # which no tensor has, and Numba knows
         return argument, typeof(argument)
-    argument = getattr(argument, "_ary", argument)  # a structured scalar, which comes as an array
+    argument = getattr(argument, "_ary", argument)
     key = device.scalar_key(argument)
-    return CpuArray(np.asarray(argument)) if isinstance(argument, np.void) else argument, key
+    comes_as_array = isinstance(argument, np.void | np.datetime64 | np.timedelta64)
+    return CpuArray(np.asarray(argument)) if comes_as_array else argument, key
 
 
 def _hinted(hint: Any) -> Any:

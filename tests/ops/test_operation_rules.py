@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -296,3 +297,33 @@ def test_two_threads_enqueue_inside_each_others_closures(device: na.Device) -> N
 
     results = [begin(lambda n=n: run(n)) for n in (1, 2)]
     assert [result() for result in results] == [1, 2]
+
+
+# --- what an operation is made of ---
+
+
+def test_an_operation_is_explained_without_running(device: na.Device) -> None:
+    before = counters()
+    x = na.zeros(8).dup()
+    op = saxpy(na.zeros(8).partition(4), 2.0, x).then(lambda r: add_one(r.z)).output().to_host()
+    assert op.explain().splitlines() == [
+        "saxpy(z, a, x)", "  z: zeros((8,))", "  .partition()", "  x: zeros((8,))", "  .dup()",
+        ".then(<lambda>)", ".output()", ".to_host()",
+    ]  # fmt: skip
+    assert (counters() - before).launches == 0 and op._unused
+    op.suppress_warning()
+
+
+def test_a_drawing_leads_from_parts_to_what_uses_them(device: na.Device) -> None:
+    def same(t: na.Tensor) -> na.Tensor:
+        return t
+
+    same.__name__ = 'with "quotes"'
+    op = na.zip(na.zeros(3).map(same), na.value(3))
+    names = dict(re.findall(r'(n\d+) \[label="(.*)"\];', op.to_dot()))
+    edges = [(names[a], names[b]) for a, b in re.findall(r"(n\d+) -> (n\d+);", op.to_dot())]
+    whole = names["n0"]
+    link = '.map(with \\"quotes\\")'
+    assert whole.startswith("zip(") and ("0: zeros((3,))", link) in edges and (link, whole) in edges
+    assert [b for _, b in edges].count(whole) == 2
+    op.suppress_warning()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -34,3 +34,23 @@ def test_every_kind_of_argument() -> None:
         launch.call(all_kinds, arguments, setup)
         assert z.tolist() == [103, 113, 123, 133]
         z[:] = 0
+
+
+class Rows(NamedTuple):
+    x: Any
+    scale: int
+
+
+@cuda.jit
+def of_names_and_times(z, rows, begin):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = begin + rows.x[i] * rows.scale
+
+
+def test_named_tuples_and_times() -> None:
+    z, begin = np.zeros(4, "M8[D]"), np.datetime64("2026-01-01")
+    days = np.arange(4).astype("m8[D]")
+    setup = SimpleNamespace(griddim=(1, 1, 1), blockdim=(8, 1, 1), sharedmem=0)
+    launch.call(of_names_and_times, [z, Rows(days, 2), begin], setup)
+    assert z.tolist() == [begin.item() + 2 * day.item() for day in days]

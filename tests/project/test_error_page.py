@@ -17,6 +17,7 @@ from tests import error_page
 
 TEXT = error_page.PAGE.read_text()
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")  # of bytes in use, streams, lines that others add
+NO_PROGRAM = {"InternalError"}  # there is none, or it would be mended
 GROUPS = {"NumbasyncError", "CallerError", "DeviceError", "InterpretedKernelWarning"}
 
 
@@ -24,6 +25,14 @@ def test_every_class_of_error_has_a_part_of_the_page() -> None:
     public = {name for name, c in inspect.getmembers(errors, inspect.isclass)
               if issubclass(c, (Exception, Warning))}  # fmt: skip
     assert public - GROUPS == set(error_page.sections(TEXT))
+
+
+def test_every_class_has_a_program_a_message_and_a_remedy() -> None:
+    for name, part in error_page.sections(TEXT).items():
+        if name not in NO_PROGRAM:
+            cause, program, _, message, remedy = re.split(r"^```\w*\n", part, flags=re.M)
+            remedy, *_ = remedy.split("\n## ")
+            assert all(map(str.strip, (cause, program, message, remedy))), name
 
 
 def test_programs_of_the_page_say_what_it_says() -> None:

@@ -18,6 +18,7 @@ PAGES = (
     "README.md", "docs/index.md", "docs/limits.md", "docs/performance.md", "docs/cpu-device.md",
     "docs/performance-history.md", "docs/batches.md",
     "docs/kernels-guide.md", "docs/tensor-cores.md",
+    *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/performance/*.md"))),
 )  # fmt: skip
 
 # What is no sentence, or is filled: code, tables, figures, the targets of links.
@@ -34,8 +35,9 @@ VERSION = re.compile(r"(?:Python|PyTorch|[Cc]apability|numba-cuda) \(?\d+\.\d+|\
 
 # Figures that were chosen, and not measured.
 CHOSEN = {
-    "docs/performance.md": (
-        "sleeps 5 ms at a time", "(60 s) bounds a case", "a ticker of 5 ms",
+    "docs/performance/method.md": ("sleeps 5 ms at a time", "(60 s) bounds a case"),
+    "docs/performance/h200.md": ("a ticker of 5 ms",),
+    "docs/performance/two-h200.md": (
         "300 or 1,000 us in which the host computes", "300 us of host work",
     ),
     "docs/cpu-device.md": ("of 1.75 is 2",),

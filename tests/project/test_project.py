@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -166,8 +167,11 @@ def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, ""), result.stdout
 
 
-def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -> None:
-    page = ROOT / "docs/testing.md"
+@pytest.mark.parametrize(("name", "passed"), [("docs/testing.md", 15), ("docs/how-to/ci.md", 2)])
+def test_the_tests_in_the_documents_pass_and_say_what_they_say(
+    name: str, passed: int, tmp_path: Path
+) -> None:
+    page = ROOT / name
     program = tmp_path / "test_documents.py"
     program.write_text("\n\n".join(code_blocks(page)))
     # How fast Hypothesis draws depends on what else runs beside this.
@@ -179,7 +183,7 @@ def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -
     )
     options = ["-s", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu", str(program)]
     result = sessions.run(sys.executable, options, environment(), tmp_path, seconds=600)
-    assert "15 passed" in result.stdout, result.stdout
+    assert f"{passed} passed" in result.stdout, result.stdout
     printed = _without_places(result.stdout)
     for text in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S):
         if text.startswith("kernel "):  # others are of sessions of their own
@@ -204,7 +208,7 @@ def test_blocks_that_are_not_run_say_so() -> None:
         for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
         for block in re.findall(r"^ *```py\n(.*?)^ *```", path.read_text(), re.M | re.S)
     ]
-    assert len(blocks) == 22 and all(b.startswith("# Not run by the tests: needs ") for b in blocks)
+    assert len(blocks) == 18 and all(b.startswith("# Not run by the tests: needs ") for b in blocks)
 
 
 def test_nothing_asks_an_index_for_the_package() -> None:
@@ -238,12 +242,20 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
 
 def test_each_measurement_is_shown() -> None:
     folder = ROOT / "docs/performance"
-    shown: set[str] = set()
-    for name in ("docs/performance.md", "docs/kernels-guide.md", "docs/tensor-cores.md"):
-        text = (ROOT / name).read_text()
-        shown.update(page.names(text))
+    texts = {path: path.read_text() for path in ROOT.glob("docs/**/*.md")}
+    shown = {path: set(page.names(text)) for path, text in texts.items()}
     files = {path.stem for path in folder.glob("*.json")}
-    assert shown == files, "a table for each file, and a file for each table"
+    assert set().union(*shown.values()) == files, "a table for each file, and a file for each table"
+    assert not any("| stretch | met |" in text for text in texts.values()), "for who measures"
+
+
+def test_a_page_of_measurements_is_of_one_machine() -> None:
+    for path in ROOT.glob("docs/performance/*.md"):
+        runs = [path.with_name(f"{name}.json") for name in page.names(path.read_text())]
+        machines = [json.loads(run.read_text())["machine"] for run in runs]
+        assert len({(machine["device"], machine["host"]) for machine in machines}) == 1 or (
+            not machines and path.stem == "method"
+        ), path
 
 
 @pytest.mark.parametrize(
@@ -269,9 +281,12 @@ def test_what_documents_count_and_measure_is_filled_in(path: Path) -> None:
 
 def test_documents_have_numbers_to_fill_in() -> None:
     assert len(subpackages.BLOCK.findall((ROOT / "docs/architecture.md").read_text())) == 1
-    readme, architecture, performance = (
-        (ROOT / name).read_text()
-        for name in ("README.md", "docs/architecture.md", "docs/performance.md")
+    readme, architecture = (
+        (ROOT / name).read_text() for name in ("README.md", "docs/architecture.md")
+    )
+    performance = "".join(
+        path.read_text()
+        for path in (ROOT / "docs/performance.md", *ROOT.glob("docs/performance/*.md"))
     )
     assert len(subpackages.NUMBER.findall(architecture)) == 2
     assert len(page.FIGURE.findall(readme)) >= 4 and len(page.FIGURE.findall(performance)) >= 80

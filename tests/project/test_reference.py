@@ -16,12 +16,13 @@ from numbasync.public import NAMES
 from numbasync.testing.plugin import MARKS, fixtures, options
 from numbasync.tools import cli
 from tests.project import docstrings
+from tests.project.test_documents import uncommon_word
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs/reference"
-MODULES = ("", "algorithms", "batch", "block", "collective", "cpu_cuda", "dask", "errors", "random",
-           "ray", "serve", "tensor_cores", "testing", "testing.strategies", "torch",
-           "vectors", "warp")  # fmt: skip
+MODULES = ("", "algorithms", "batch", "block", "collective", "cpu_cuda", "dask", "errors",
+           "extending", "random", "ray", "serve", "tensor_cores", "testing", "testing.strategies",
+           "torch", "vectors", "warp")  # fmt: skip
 EXAMPLE = re.compile(r" *(>>>|\.\.\.)")
 # Modules themselves: their entries are the pages of what is in them.
 PLACES = {name for name in MODULES if name}
@@ -135,6 +136,15 @@ def test_each_public_member_is_described() -> None:
             if not text and not is_listed:
                 missing.append(f"na.{name}.{member}")
     assert missing == [], "no docstring"
+
+
+def test_docstrings_that_the_pages_show_have_the_fields_words() -> None:
+    for entry in entries():
+        module, _, name = entry.rpartition(".")
+        for own, text in texts(module).items():
+            if own == name or own.startswith(f"{name}."):
+                found = uncommon_word(text)
+                assert found is None, f"{entry}, {own}: {found}"
 
 
 def test_each_page_is_in_the_navigation_and_on_the_first_page() -> None:

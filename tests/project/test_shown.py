@@ -73,6 +73,7 @@ def test_an_operation_is_a_tree() -> None:
         na.concatenate([na.ones(2), np.ones(3, np.float32)]),
         shared,
     )
+    assert ".to_host(), concatenate(" in str(op), "what no program has written is not shown"
     assert entries(op._repr_html_()) == [
         (str(op), [
             ("0: add_one(z)", [("z: zeros((4,))", [])]),

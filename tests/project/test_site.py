@@ -169,7 +169,7 @@ def test_nothing_is_wider_than_its_column_and_no_page_asks_another_host(
 
 
 def test_a_table_that_sticks_out_is_found(opened: Callable[..., Any]) -> None:
-    page = opened("performance/", width=390)
+    page = opened("performance/h200/", width=390)
     page.add_init_script(STILL)
     page.reload()
     page.add_style_tag(content="article div {overflow: visible !important}")

@@ -22,7 +22,7 @@ EACH = pytest.mark.parametrize("path", tutorials.NOTEBOOKS, ids=lambda path: pat
 
 
 def test_there_are_tutorials() -> None:
-    assert len(tutorials.NOTEBOOKS) >= 5 and QUICKEST in tutorials.NOTEBOOKS
+    assert len(tutorials.NOTEBOOKS) >= 7 and QUICKEST in tutorials.NOTEBOOKS
 
 
 @EACH
@@ -59,7 +59,7 @@ def test_a_tutorial_is_of_one_form(path: Path) -> None:
 def test_a_tutorial_runs_and_shows_what_it_is_kept_with(
     path: Path, device: na.Device, python_env: dict[str, str]
 ) -> None:
-    for module in ("nbclient", "ipykernel", "PIL", "skimage", "scipy"):
+    for module in ("nbclient", "ipykernel", "PIL", "skimage", "scipy", "starlette", "uvicorn"):
         pytest.importorskip(module, reason=f"{module} is not installed")
     notebook = tutorials.run(path, {**python_env, "NUMBASYNC_DEVICE": device.kind})
     for cell, kept in zip(notebook.cells, tutorials.read(path).cells, strict=True):

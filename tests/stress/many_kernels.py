@@ -21,10 +21,10 @@ import numpy as np
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.regions import Code, Settings
 from numbasync.backend.cpu.regions.machine_code import run_passes
 from numbasync.backend.cpu.target import Module, lower
+from numbasync.backend.declared_signatures import type_of
 from tests.backend_cpu.random_kernels import GRID, RandomKernel
 from tests.backend_cpu.run_regions import entry_of, launch_code, words_of
 

@@ -10,9 +10,9 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import tensor_cores as tc
-from numbasync.backend.cpu.declared_arguments import type_of
 from numbasync.backend.cpu.target import functions
 from numbasync.backend.cpu.target.refusals import check
+from numbasync.backend.declared_signatures import type_of
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import UnsupportedKernelError
 from numbasync.tensor_cores.capabilities import OF_MAPS, OF_WARPGROUPS, OF_WARPS

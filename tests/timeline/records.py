@@ -17,8 +17,10 @@ def operation(
         "submitted": began, "enqueued": began, "nbytes": 0, "waits_for": (), "parent": None,
         "error": "", "is_measured": True, "copied": 0,
     }  # fmt: skip
+    settings |= others
+    shapes = ((),) * len(settings["kernels"])
     return na.TracedOperation(
-        name=name, stream=stream, sequence=sequence, spans=spans, **(settings | others)
+        name=name, stream=stream, sequence=sequence, spans=spans, **{"shapes": shapes, **settings}
     )
 
 

@@ -50,11 +50,12 @@ def test_the_last_operations_are_kept(z: na.Tensor, core: bool, tmp_path: Path) 
     assert tracing.recorder is None and repr(recorder) == "<FlightRecorder, closed, 103 operations>"
     head, first, _, last = path.read_text().splitlines()
     assert head.endswith("as asked: the last 3 of 103 operations, the newest last")
-    assert "add_one(z) [add_one], done, by MainThread, at" in first
+    assert "add_one(z) [add_one z (8,)], done, by MainThread, at" in first
     assert "in test_the_last_operations_are_kept" in first and "32 bytes copied" in last
     add_one(z).sync()
     ops = recorder.operations
     assert [op.kernels for op in ops] == [("add_one",), ("add_one",), ()]
+    assert [op.shapes for op in ops] == [((("z", (8,)),),), ((("z", (8,)),),), ()]
     assert all(op.ended is not None and op.ended >= op.submitted for op in ops)
 
 

@@ -12,8 +12,9 @@ import pytest
 
 import numbasync as na
 from numbasync.timeline.page import page
+from numbasync.timeline.records import TracedSample
 from numbasync.timeline.summary import summarize
-from numbasync.timeline.tracks import tracks
+from numbasync.timeline.tracks import lines, tracks
 from tests.common import add_one
 from tests.timeline.records import operation, wait
 
@@ -21,14 +22,19 @@ EVIL = "</script><script>document.title = 'evil'</script><!-- <b>"
 OPERATIONS = [
     operation("first", 1, 1, (0.0, 0.2), line='"program.py", line 7, in main'),
     operation("second", 1, 2, (0.2, 0.4), (0.8, 1.0), kernels=("blur",)),
-    operation(EVIL, 2, 1, (0.5, 0.9)),
+    operation(EVIL, 2, 1, (0.5, 0.9), nbytes=64),
+]
+SAMPLES = [
+    TracedSample(what="memory in use", where="cpu:0", at=0.25, value=3 << 20),
+    TracedSample(what="memory in use", where="cpu:0", at=0.75, value=1 << 20),
+    TracedSample(what="loop lag", where="MainThread", at=0.5, value=0.002),
 ]
 WAITS = [wait(1, 2, 0.2, 1.0, name="second", ready=0.999)]
 
 
 def made_up() -> str:
-    found = tracks(OPERATIONS, WAITS, [], 1.0)
-    return page(found, summarize(OPERATIONS, WAITS, [], 1.0))
+    found, numbers = tracks(OPERATIONS, WAITS, [], 1.0), lines(OPERATIONS, SAMPLES)
+    return page(found, numbers, summarize(OPERATIONS, WAITS, [], 1.0))
 
 
 def test_the_page_has_all_slices_and_asks_nobody() -> None:
@@ -40,6 +46,13 @@ def test_the_page_has_all_slices_and_asks_nobody() -> None:
         ("", "Task-1", 4), ("cpu:0", "stream 1", 3), ("cpu:0", "stream 2", 1),
     ]  # fmt: skip
     assert data["tracks"][2]["slices"][0][:4] == ["work", EVIL, 500000.0, 400000.0]
+    assert [(n["group"], n["name"], n["unit"], n["points"][-1]) for n in data["lines"]] == [
+        ("cpu:0", "operations in flight", "", [1e6, 0]),
+        ("cpu:0", "bytes in flight", "B", [1e6, 0]),
+        ("cpu:0", "bytes in use", "B", [750000, 1 << 20]),
+        ("", "loop lag of MainThread", "us", [500000, 2000]),
+    ]  # fmt: skip
+    assert [500000, 64] in data["lines"][1]["points"] and [900000, 0] in data["lines"][1]["points"]
     assert data["us"] == 1e6 and ["advice"] not in [row[:1] for row in data["rows"]]
 
 
@@ -106,6 +119,13 @@ def _use(tab: Any, width: int, scheme: str) -> None:
     assert 'line: "program.py", line 7, in main' in tab.inner_text("#tip")
     tab.mouse.move(*point(0.5, 1))
     assert tab.is_hidden("#tip")
+    tops += tab.evaluate("data.lines.map(line => line.top + 10)")
+    for seconds, line, said in ((0.5, 2, "bytes in use, cpu:0\n3 MiB at"), (0.8, 2, "1 MiB at"),
+                                (0.9, 3, "loop lag of MainThread\n2 ms at")):  # fmt: skip
+        tab.mouse.move(*point(seconds, 3 + line))
+        assert said in tab.inner_text("#tip")
+    tab.mouse.move(*point(0.1, 3 + 2))
+    assert tab.is_hidden("#tip")  # nothing is known yet
     tab.mouse.move(*point(0.9, 1))
     tab.mouse.wheel(0, -400)
     tab.wait_for_function("document.getElementById('range').textContent !== '0 us to 1 s'")

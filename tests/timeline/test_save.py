@@ -12,7 +12,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import CallerError
 from numbasync.timeline.trace_events import events
-from numbasync.timeline.tracks import Slice, _lanes, tracks
+from numbasync.timeline.tracks import Slice, _lanes, lines, tracks
 from tests.common import add_one
 from tests.timeline.records import operation
 from tests.timeline.trace_event_format import check
@@ -102,9 +102,9 @@ def test_samples_are_counters_of_their_device_and_of_the_host(device: na.Device)
         na.TracedSample(what="memory in use", where="cuda:9", at=0.5, value=1),  # which ran nothing
         na.TracedSample(what="loop lag", where="MainThread", at=0.25, value=2e-3),
     ]
-    found = [e for e in events(tracks(ops, [], [], 1.0), ops, samples) if e["ph"] == "C"]
-    names = {e["pid"]: e["args"]["name"] for e in events(tracks(ops, [], [], 1.0), ops)
-             if e["name"] == "process_name"}  # fmt: skip
+    made = events(tracks(ops, [], [], 1.0), ops, lines(ops, samples))
+    found = [e for e in made if e["ph"] == "C"]
+    names = {e["pid"]: e["args"]["name"] for e in made if e["name"] == "process_name"}
     shown = {(e["name"], names[e["pid"]], e["ts"], e["args"]["value"]) for e in found}
     assert ("bytes in use", device.label, 5e5, 4096) in shown
     assert ("loop lag of MainThread, us", "host: tasks and threads", 2.5e5, 2000.0) in shown

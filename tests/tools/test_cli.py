@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import numbasync as na
-from numbasync.tools import cli
+from numbasync.tools import cli, doctor
 from tests.common import heard_ctrl_c
 
 pytest.importorskip("PIL", reason="needs the extra demo")
@@ -31,6 +31,17 @@ def test_doctor(device: na.Device, capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("numba-cuda", "numpy", "greenlet", "event loop", "switch interval", "completion",
                  "default device", device.label):  # fmt: skip
         assert part in said
+
+
+def test_doctor_names_the_other_compiler(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    has = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda p: "0.6" if p == "numba-cuda-mlir" else has(p))
+    cli.main(["doctor", "--device", "cpu"])
+    assert (
+        "numba-cuda-mlir        0.6, for programs; numba-cuda compiles" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.skipif(bool(na.devices("cuda")), reason="there is a CUDA device here")
@@ -78,7 +89,7 @@ def test_ctrl_c_is_one_line(python: str, python_env: dict[str, str], tmp_path: P
 
 LOST = """
 import gc, signal, sys
-from numbasync.tools import cli, demo
+from numbasync.tools import cli, doctor, demo
 
 def callback(phase, info):
     gc.callbacks.remove(callback)

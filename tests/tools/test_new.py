@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numbasync.tools import cli
+from numbasync.tools import cli, new_project
 from tests.testing.test_plugin import Project
 
 
@@ -36,6 +36,14 @@ def test_a_new_project_passes_at_once(
     kernel.write_text(kernel.read_text().replace("i < out", "i <= out"))
     result = project.run("--device", "cpu", seconds=600)
     assert "OutOfBounds" in result.stdout
+
+
+def test_a_missing_pytest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(new_project, "_is_installed", lambda name: False)
+    assert cli.main(["new", str(tmp_path / "mine")]) == 0
+    assert "mine && pip install pytest && python -m pytest\n" in capsys.readouterr().out
 
 
 def test_what_is_written_is_tidy(tmp_path: Path) -> None:

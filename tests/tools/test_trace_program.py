@@ -54,5 +54,5 @@ def test_wrong_names_are_refused_before_the_program_runs(
     assert cli.main(["trace", str(tmp_path / "none.py")]) == 1
     program = tmp_path / "program.py"
     program.write_text("raise SystemExit(9)\n")
-    assert cli.main(["trace", "--out", str(tmp_path / "t.png"), str(program)]) == 1
+    assert cli.main(["trace", "--out", str(tmp_path / "t.gif"), str(program)]) == 1
     assert "no program" in (said := capsys.readouterr().err) and ".json.gz" in said

@@ -40,7 +40,7 @@ uint32, uint64 = np.uint32, np.uint64
 
 
 def warps_at_once(width: int) -> int:
-    """The warps of a multiprocessor that has room for them in its shared memory, as an H100's."""
+    """The warps of a multiprocessor whose shared memory is large enough for them, as an H100's."""
     return min(1024 // width, 16)
 
 

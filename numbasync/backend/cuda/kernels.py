@@ -20,7 +20,7 @@ from numba.cuda import types
 
 from numbasync import layout
 from numbasync.arguments import shown
-from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples, register
+from numbasync.backend.bfloat16_type import bfloat16, refuse_in_tuples, register
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
 from numbasync.backend.cuda.checked_cache import check_cache
@@ -29,9 +29,9 @@ from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.module_cleanup import leave_modules_to_the_driver
 from numbasync.backend.cuda.resources import assembly_of, use_of
 from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
-from numbasync.backend.declared_signatures import resolved
+from numbasync.backend.declared_signatures import resolved, type_of
 from numbasync.backend.executables import Language, Resources
-from numbasync.backend.protocols import ArrayKey, Dim3, NamedTupleKey, counters
+from numbasync.backend.protocols import Dim3, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
     register()
-    actual = tuple(_type_of(k) for k in keys)
+    actual = tuple(type_of(k) for k in keys)
     refuse_in_tuples(actual)
     converted = with_unsigned_indices(dispatcher)
     executable = None
@@ -125,16 +125,6 @@ def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
     """How often Numba has loaded this variant from the kernel's disk cache (`cache=True`)."""
     hits: int = dispatcher.stats.cache_hits[actual]
     return hits
-
-
-def _type_of(key: Hashable) -> Any:
-    if isinstance(key, ArrayKey):
-        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
-    if isinstance(key, NamedTupleKey):
-        return types.BaseTuple.from_types([_type_of(k) for k in key.members], key.cls)
-    if isinstance(key, tuple):  # the key of a tuple that holds arrays
-        return types.BaseTuple.from_types([_type_of(k) for k in key])
-    return key
 
 
 def _bits(value: Any) -> int:

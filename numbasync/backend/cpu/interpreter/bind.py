@@ -19,7 +19,8 @@ from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.interpreter import together, waiting
 from numbasync.backend.cpu.interpreter.cuda_module import CUDA, LayoutArrays, unavailable
-from numbasync.backend.cpu.program_functions import device_function, used_values
+from numbasync.backend.cpu.target.twins import twin_of
+from numbasync.backend.program_functions import device_function, used_values
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import UnsupportedKernelError
 
@@ -89,7 +90,7 @@ class Binding:
             from numbasync.backend.cpu.interpreter.tensor_cores.meanings import MEANINGS
 
             return MEANINGS[value._name]
-        inner = device_function(value)
+        inner = device_function(value) or twin_of(value)
         if inner is not None:
             return self.function(inner)
         if id(value) in together.FUNCTIONS:

@@ -5,34 +5,25 @@ that comes last computes what all of them get, one value after the other.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from numbasync import block, warp
-from numbasync.backend.cpu.interpreter.block_state import current
 from numbasync.backend.cpu.interpreter.places import place_of_call
 from numbasync.backend.cpu.interpreter.scheduler import Wait
-from numbasync.backend.cpu.interpreter.waiting import WARP
+from numbasync.backend.cpu.interpreter.waiting import WARP, meet, threads_that_wait
 
 
 def _meet(name: str, is_block: bool, brought: Any, combine: Callable[[list[Any]], Any]) -> Any:
     """What `combine` gives to the thread, of what all threads of the block or the warp bring."""
-    state, place = current(), place_of_call(3)
-    threads = state.threads
-    assert threads is not None  # the kernel uses one of `FUNCTIONS`
+    threads = threads_that_wait(name)
     first = 0 if is_block else threads.current.number // WARP * WARP
     need = len(threads.all) if is_block else min(len(threads.all) - first, WARP)
-
-    def of_threads(numbers: list[int], values: list[Any]) -> Sequence[Any]:
-        if state.tensor_cores is not None:
-            state.tensor_cores.order.join(numbers)
-        return list(combine(values))
-
-    call = Wait(f"na.{'block' if is_block else 'warp'}.{name}", place, is_block=is_block)
-    return threads.meet((place, first, name), need, call, brought, of_threads)
+    call = Wait(f"na.{'block' if is_block else 'warp'}.{name}", place_of_call(3), is_block=is_block)
+    return meet(call, first, need, brought, lambda _, values: list(combine(values)))
 
 
 def _as_value(value: Any) -> Any:

@@ -5,13 +5,16 @@ same place; what a lane gets from one that has not come is its own value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 from numbasync.backend.cpu.interpreter.block_state import current
 from numbasync.backend.cpu.interpreter.places import place_of_call
-from numbasync.backend.cpu.interpreter.scheduler import Wait
+from numbasync.backend.cpu.interpreter.scheduler import Threads, Wait
 from numbasync.errors import KernelError, UnsupportedKernelError
+
+# What each thread gets, from the numbers of those that meet, in order, and what they bring.
+Combine: TypeAlias = Callable[[list[int], list[Any]], Sequence[Any]]
 
 WARP = 32
 ALL = 0xFFFFFFFF
@@ -23,27 +26,49 @@ FUNCTIONS = BARRIERS | frozenset({
 })  # fmt: skip
 
 
+def threads_that_wait(name: str) -> Threads:
+    """The threads of the block, for the stand-in of a function of `numba.cuda`."""
+    threads = current().threads
+    if threads is None:
+        raise UnsupportedKernelError(
+            f"cuda.{name} has another name in this kernel. Write cuda.{name}(...)."
+        )
+    return threads
+
+
+def meet(
+    call: Wait, members: Hashable, need: int, value: Any, combine: Combine, orders: bool = True
+) -> Any:
+    """What `combine` gives to the thread, of what `need` threads bring to a call.
+
+    Args:
+        members: which threads, where several groups meet at one call.
+        orders: what they have done to tiles before is done for all of them.
+    """
+    state = current()
+    threads = state.threads
+    assert threads is not None  # the kernel has a call at which threads wait
+
+    def of_threads(numbers: list[int], values: list[Any]) -> Sequence[Any]:
+        if orders and state.tensor_cores is not None:
+            state.tensor_cores.order.join(numbers)
+        return combine(numbers, values)
+
+    return threads.meet((call.place, call.what, members), need, call, value, of_threads)
+
+
 # --- blocks ---
 
 
 def barrier(name: str) -> Callable[..., Any]:
     """The stand-in for a barrier of `numba.cuda`."""
 
+    def combine(numbers: list[int], values: list[Any]) -> Sequence[Any]:
+        return [_combined(name, values)] * len(values)
+
     def wait(predicate: Any = None) -> Any:
-        state, place = current(), place_of_call()
-        threads = state.threads
-        if threads is None:
-            raise UnsupportedKernelError(
-                f"cuda.{name} has another name in this kernel. Write cuda.{name}(...)."
-            )
-
-        def combine(numbers: list[int], values: list[Any]) -> Sequence[Any]:
-            if state.tensor_cores is not None:
-                state.tensor_cores.order.join(numbers)
-            return [_combined(name, values)] * len(values)
-
-        call = Wait(f"cuda.{name}", place, is_block=True)
-        return threads.meet((place, name), len(threads.all), call, predicate, combine)
+        call = Wait(f"cuda.{name}", place_of_call(), is_block=True)
+        return meet(call, None, len(threads_that_wait(name).all), predicate, combine)
 
     return wait
 
@@ -58,28 +83,19 @@ def _combined(name: str, values: list[Any]) -> Any:
 # --- warps ---
 
 
-def _exchange(
-    name: str, mask: Any, value: Any, combine: Callable[[list[int], list[Any]], Sequence[Any]]
-) -> Any:
+def _exchange(name: str, mask: Any, value: Any, combine: Combine) -> Any:
     """What `combine` gives to the thread, from the lanes that meet and what they bring."""
-    state, place = current(), place_of_call(3)
-    threads = state.threads
-    if threads is None:
-        raise UnsupportedKernelError(
-            f"cuda.{name} has another name in this kernel. Write cuda.{name}(...)."
-        )
+    threads = threads_that_wait(name)
     warp, lane = divmod(threads.current.number, WARP)
     named = int(mask) & ALL & ((1 << min(len(threads.all) - WARP * warp, WARP)) - 1)
     if not named >> lane & 1:
         raise KernelError(f"cuda.{name} of lane {lane} with a mask without it: {int(mask):#x}.")
 
     def of_lanes(numbers: list[int], values: list[Any]) -> Sequence[Any]:
-        if name == "syncwarp" and state.tensor_cores is not None:
-            state.tensor_cores.order.join(numbers)
         return combine([number % WARP for number in numbers], values)
 
-    call = Wait(f"cuda.{name}", place)
-    return threads.meet((place, warp, named), named.bit_count(), call, value, of_lanes)
+    call = Wait(f"cuda.{name}", place_of_call(3))
+    return meet(call, (warp, named), named.bit_count(), value, of_lanes, name == "syncwarp")
 
 
 def _nothing(lanes: list[int], values: list[Any]) -> Sequence[Any]:

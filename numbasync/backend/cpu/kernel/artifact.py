@@ -36,7 +36,7 @@ class Artifact:
         sites: what numbers of places in the records of blocks mean.
         exceptions: class and arguments of what the kernel may raise.
         is_straight: whether it is known that a thread does a few steps and ends.
-        keep: what has to live as long as the code; nothing, if the code can be kept on disk.
+        has_atomics: whether blocks may write to the same elements.
         lines: those that threads have passed, if the code was compiled with lines.
     """
 
@@ -45,14 +45,9 @@ class Artifact:
     sites: tuple[Site, ...]
     exceptions: tuple[tuple[type[BaseException], tuple[Any, ...]], ...]
     is_straight: bool
-    atomics: bool
+    has_atomics: bool
     has_fences: bool
-    keep: tuple[Any, ...] = ()
     lines: PassedLines | None = None
-
-    def has_atomics(self) -> bool:
-        """Whether blocks may write to the same elements."""
-        return self.atomics
 
     def raised(self, number: int) -> BaseException:
         """What the kernel has raised, by its number in a record."""
@@ -104,9 +99,8 @@ def make(
         sites=tuple(module.sites),
         exceptions=tuple(module.exceptions),
         is_straight=module.is_straight,
-        atomics=module.has_atomics,
+        has_atomics=module.has_atomics,
         has_fences=module.has_fences,
-        keep=tuple(module.keep),
         lines=lines,
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba.core.types import Type
 
 from numbasync.backend.cpu.disk_cache import key_of_own
-from numbasync.backend.cpu.program_functions import declared_types, device_function
+from numbasync.backend.program_functions import declared_types, device_function
 from numbasync.backend.shared_layout import SharedLayout
 
 # Modules whose versions are in the key.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
 from numbasync.backend.cpu.disk_cache import store_of
+from numbasync.backend.cpu.kernel import printing
 from numbasync.backend.cpu.kernel.artifact import Artifact, LoadedCode, make
 from numbasync.backend.cpu.kernel.cache_key import key_of
 from numbasync.backend.cpu.kernel.errors import error_of
@@ -25,7 +27,7 @@ from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
-from numbasync.backend.cpu.record import RAISED, RECORD_BYTES
+from numbasync.backend.cpu.record import DIVERGED, RAISED, RECORD_BYTES
 from numbasync.backend.kernel_source import THREADS_MAY_RETURN
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError
@@ -90,7 +92,7 @@ class Compiled(ProcessorCode):
         self.shared: Sequence[tuple[int, int]] = made.code.shared
         self.cooperative = made.code.cooperative
         self._is_straight = made.is_straight and not lines
-        self._costs = Costs(made.atomics)
+        self._costs = Costs(made.has_atomics)
         self._check_shared_bytes()
 
     def _load(self, block: Dim3) -> bool:
@@ -122,7 +124,7 @@ class Compiled(ProcessorCode):
             if code is None:
                 artifact = make(self.function, self._argument_types, self._options, _is_row(block))
                 code = LoadedCode(artifact, self._argument_types)
-                if self._store is not None and self._key is not None and not artifact.keep:
+                if self._store is not None and self._key is not None:
                     key = self._key, artifact.code.is_row
                     self._store.save(key, artifact, code.call.object_code)
                 self._plain.append(code)
@@ -189,11 +191,40 @@ class Compiled(ProcessorCode):
         self, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any], engine: Workers
     ) -> None:
         code = self._code(block)  # before the time is taken
-        blocks = _count(grid)
-        if self.cooperative:
-            # The blocks run together, each with memory of its own.
-            self._run(code, 0, blocks, grid, block, shared_bytes, values, blocks)
+        if not self.cooperative:
+            self._run_once(code, grid, block, shared_bytes, values, engine)
             return
+        nbytes = code.memory_bytes(_count(block), shared_bytes)
+        memory = memory_of_blocks(self.name, nbytes, _count(grid))
+        memory.clear(self._filled(code, shared_bytes))
+        self._run_once(code, grid, block, shared_bytes, values, engine, memory)
+        while self._meet(code.artifact, memory, grid, block):
+            self._run_once(code, grid, block, shared_bytes, values, engine, memory)
+
+    def _meet(self, artifact: Artifact, memory: BlockMemory, grid: Dim3, block: Dim3) -> bool:
+        """Whether blocks wait for each other, and all of them have come.
+
+        Raises:
+            BarrierDivergenceError: some have gone another way, or returned.
+        """
+        latest, other = memory.meeting()
+        if other is not None:
+            place = other % grid[0], other // grid[0] % grid[1], other // grid[0] // grid[1]
+            site = artifact.code.sites[latest]
+            memory.stop(other, [DIVERGED, site, 0, 0, _count(block), *place, 0, 0, 0])
+            self._fail(artifact, memory, RuntimeError())
+        return latest > 0
+
+    def _run_once(
+        self, code: LoadedCode, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
+        engine: Workers, memory: BlockMemory | None = None,
+    ) -> None:  # fmt: skip
+        """Run every block, in the submitter's thread or in several.
+
+        Args:
+            memory: of the blocks, if these meet.
+        """
+        blocks = _count(grid)
         threads = blocks * _count(block)
         # A stepped device repeats the order of blocks. `workers` comes last: it takes longer than a
         # short launch.
@@ -205,25 +236,27 @@ class Compiled(ProcessorCode):
         )
         began = time.perf_counter()
         if shared:
-            self._spread(code, blocks, grid, block, shared_bytes, values, engine)
+            self._spread(code, blocks, grid, block, shared_bytes, values, engine, memory)
         else:
-            self._run(code, 0, blocks, grid, block, shared_bytes, values)
+            self._run(code, 0, blocks, grid, block, shared_bytes, values, memory)
         self._costs.took(shared, (time.perf_counter() - began) / blocks)
 
     def _spread(
         self, code: LoadedCode, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int,
-        values: list[Any], engine: Workers,
+        values: list[Any], engine: Workers, memory: BlockMemory | None,
     ) -> None:  # fmt: skip
         parts = min(blocks, workers() * PARTS)
         bounds = [blocks * i // parts for i in range(parts + 1)]
         turn = itertools.count()
         failed: list[tuple[int, BaseException]] = []
+        printed: list[list[str]] = [[] for _ in range(parts)]
 
         def work() -> None:
             while (part := next(turn)) < parts and not failed and not engine.stopping:
                 first, end = bounds[part : part + 2]
                 try:
-                    self._run(code, first, end, grid, block, shared_bytes, values)
+                    with printing.kept(printed[part]):
+                        self._run(code, first, end, grid, block, shared_bytes, values, memory)
                 except BaseException as error:
                     failed.append((part, error))
 
@@ -234,24 +267,29 @@ class Compiled(ProcessorCode):
         work()
         for other in others:
             other.result()
+        if any(printed):
+            sys.stdout.write("".join(itertools.chain(*printed)))
         if failed:
             raise min(failed, key=lambda f: f[0])[1]
 
     def _run(
         self, code: LoadedCode, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int,
-        values: list[Any], blocks: int = 1,
+        values: list[Any], memory: BlockMemory | None,
     ) -> None:  # fmt: skip
-        """Run the blocks `first` to `end`, of which `blocks` have memory at the same time."""
-        nbytes = code.memory_bytes(_count(block), shared_bytes)
-        alone = blocks == 1
-        memory = memory_of_thread(nbytes) if alone else memory_of_blocks(self.name, nbytes, blocks)
-        dynamic = [(code.dynamic_offset, shared_bytes)] if shared_bytes else []
-        memory.clear([*self.shared, *dynamic])
+        """Run the blocks `first` to `end`, in their memory, or else in the thread's."""
+        if memory is None:
+            memory = memory_of_thread(code.memory_bytes(_count(block), shared_bytes))
+            memory.clear(self._filled(code, shared_bytes))
         numbers, _keep = code.blocks(first, end, block, grid)
         try:
             code.run(*numbers, memory.address, shared_bytes, *values)
         except Exception as error:
             self.fail(memory, error)
+
+    def _filled(self, code: LoadedCode, shared_bytes: int) -> list[tuple[int, int]]:
+        """Offset and bytes of what is filled before blocks run."""
+        dynamic = [(code.dynamic_offset, shared_bytes)] if shared_bytes else []
+        return [*self.shared, *dynamic]
 
     def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
         self._fail(self._plain[0].artifact, memory, error)
@@ -316,10 +354,13 @@ class Compiled(ProcessorCode):
         )
         memory.put(words.STATE, shadow.address)
         numbers, _keep = code.blocks(0, blocks, block, grid)
-        try:
-            code.run(*numbers, memory.address, shared_bytes, *values)
-        except Exception as error:
-            self._fail(artifact, memory, error, shadow)
+        goes_on = True
+        while goes_on:
+            try:
+                code.run(*numbers, memory.address, shared_bytes, *values)
+            except Exception as error:
+                self._fail(artifact, memory, error, shadow)
+            goes_on = artifact.code.cooperative and self._meet(artifact, memory, grid, block)
         if checks.writers is not None and checks.watches:
             checks.writers.append(shadow.writers())
 

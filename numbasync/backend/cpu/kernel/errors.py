@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from numbasync import vectors
+from numbasync.backend.cpu.kernel.artifact import Artifact
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import (
@@ -39,18 +39,8 @@ from numbasync.errors import (
 _Place = tuple[int, ...]
 
 
-class Reported(Protocol):
-    """A kernel, for messages."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def sites(self) -> Sequence[Site]: ...
-    def has_atomics(self) -> bool: ...
-
-
 def error_of(
-    program: Reported,
+    program: Artifact,
     record: Sequence[int],
     error: BaseException,
     shadow: ShadowMemory | None = None,
@@ -149,7 +139,7 @@ _FOUND: dict[int, Callable[[str, Site, str, int], Exception]] = {
 
 
 def _race(
-    program: Reported,
+    program: Artifact,
     where: str,
     site: Site,
     mode: int,
@@ -165,7 +155,7 @@ def _race(
         if same_block
         else "Blocks run in any order, or at the same time: use cuda.atomic, or two launches."
     )
-    if program.has_atomics() and words.ATOMIC not in (mode, did):
+    if program.has_atomics and words.ATOMIC not in (mode, did):
         fence = "cuda.threadfence_block()" if same_block else "cuda.threadfence()"
         remedy += (
             "\nAtomic operations order other accesses by fences alone: the one thread passes "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync.backend.cpu.record import FIELDS
+from numbasync.backend.cpu.record import FIELDS, WAITS_AT
+from numbasync.backend.cpu.regions.blocks_code import MASKED_STATE
 from numbasync.errors import KernelError
 from numbasync.native import compiled, core, known
 
@@ -51,6 +52,19 @@ class BlockMemory:
         """Write a 64-bit word of each block's memory."""
         self._bytes[:, 8 * word : 8 * word + 8].view(np.int64)[:] = value
 
+    def meeting(self) -> tuple[int, int | None]:
+        """The last barrier of the grid at which a block waits, 0 if all are done; and a block that
+        does not wait there, if there is one.
+        """
+        waits = self._bytes[:, 8 * WAITS_AT : 8 * WAITS_AT + 4].view(np.int32)[:, 0] % MASKED_STATE
+        latest = int(waits.max())
+        (others,) = np.nonzero(waits != latest)
+        return latest, int(others[0]) if len(others) else None
+
+    def stop(self, block: int, words: Sequence[int]) -> None:
+        """Write the record of a block."""
+        self._records[block] = words
+
     def record(self) -> list[int]:
         """The record of the first block that stopped; see `record.FIELDS`."""
         (stopped,) = np.nonzero(self._outcomes)
@@ -70,7 +84,9 @@ def memory_of_blocks(name: str, nbytes: int, blocks: int) -> BlockMemory:
             f"most {MOST_BYTES:,} are available to them.\n"
             "A GPU holds some hundred blocks at a time. Launch fewer, and loop in them."
         )
-    return BlockMemory(nbytes, blocks)
+    memory = BlockMemory(nbytes, blocks)
+    memory.put(WAITS_AT, 0)
+    return memory
 
 
 @compiled

@@ -1,17 +1,40 @@
-"""What kernels print: text that front-end code describes, written to Python's standard output."""
+"""What kernels print: text that front-end code describes, written to Python's standard output.
+
+Blocks that several threads run keep their text until the launch has ended, so that it is written in
+the order of blocks.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import binding
 
-from numbasync.backend.cpu.target.printing import formatted
-
 SYMBOL = "na.print"
+
+
+class _Kept(threading.local):
+    text: list[str] | None = None  # of the blocks that the thread runs, if it is kept
+
+
+_kept = _Kept()
+
+
+@contextmanager
+def kept(text: list[str]) -> Iterator[None]:
+    """Inside the block, what kernels print in this thread is appended to `text`."""
+    _kept.text = text
+    try:
+        yield
+    finally:
+        _kept.text = None
 
 
 @functools.cache
@@ -21,10 +44,46 @@ def ready() -> Any:
     """
 
     def write(form: int, values: int) -> int:
-        sys.stdout.write(formatted(form, values))
+        text = formatted(form, values)
+        if _kept.text is None:
+            sys.stdout.write(text)
+        else:
+            _kept.text.append(text)
         return 0
 
     prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
     function = prototype(write)
     binding.add_symbol(SYMBOL, ctypes.cast(function, ctypes.c_void_p).value)
     return function
+
+
+_ITEM = re.compile(r"%(lld|llu|f|s|d|%)")
+_KINDS: dict[str, Any] = {
+    "lld": ctypes.c_int64, "llu": ctypes.c_uint64, "f": ctypes.c_double, "s": ctypes.c_char_p,
+    "d": ctypes.c_int32,
+}  # fmt: skip
+
+
+def formatted(format_address: int, values_address: int) -> str:
+    """The text of one `print`, which ends with a line feed.
+
+    Args:
+        format_address: of a C string, with one of `%lld`, `%llu`, `%f`, `%s`, `%d` for each value.
+        values_address: of a C structure of the values.
+    """
+    text = ctypes.string_at(format_address).decode()
+    place = values_address
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal place
+        if match[1] == "%":
+            return "%"
+        kind = _KINDS[match[1]]
+        place = -(-place // ctypes.sizeof(kind)) * ctypes.sizeof(kind)
+        found = kind.from_address(place).value
+        place += ctypes.sizeof(kind)
+        if isinstance(found, bytes):
+            return found.decode()
+        return f"{found:f}" if match[1] == "f" else str(found)
+
+    return _ITEM.sub(value, text)

@@ -22,65 +22,10 @@ from numba import njit
 
 from numbasync.backend.cpu.disk_cache import Store, key_of_own
 from numbasync.backend.cpu.library.options import OPTIONS, types
-from numbasync.backend.cpu.races import order
+from numbasync.backend.cpu.races import order, words
 from numbasync.backend.cpu.races.order import F as _F
 from numbasync.backend.cpu.races.order import get as _get
 from numbasync.backend.cpu.races.order import put as _set
-from numbasync.backend.cpu.races.words import (
-    ALL,
-    ATOMIC,
-    ATOMIC_BEFORE,
-    ATTEMPT,
-    AXES_FROM,
-    BARRIER,
-    BEGIN,
-    BLOCK,
-    CELL_WORDS,
-    CELLS,
-    DYNAMIC,
-    FENCE,
-    FENCE_BLOCK,
-    GX,
-    GY,
-    HI,
-    ITEM,
-    LAST_ATOMIC,
-    LAST_READ,
-    LAST_WRITE,
-    LO,
-    MEET,
-    MEET_WARP,
-    MOST_AXES,
-    MOST_TURNS,
-    N_RANGES,
-    N_REGIONS,
-    OTHER,
-    OTHER_DID,
-    OTHER_SITE,
-    QUIET,
-    RANGES,
-    READ,
-    READ_BEFORE,
-    REGION_WORDS,
-    REGIONS,
-    SLAB_BYTES,
-    SLAB_CELLS,
-    SOME,
-    STAMPS,
-    STATE,
-    THREADS,
-    TIME,
-    TURNS,
-    WAITING,
-    WAITS_AT,
-    WAITS_WHILE,
-    WATCHES,
-    WRITABLE,
-    WRITE,
-    WROTE,
-    WX,
-    WY,
-)
 from numbasync.backend.cpu.record import (
     INPUT_WRITTEN,
     OUTSIDE_TILE,
@@ -94,10 +39,10 @@ _get_32, _ = order.element_of(types.int32)
 
 @_F
 def _is_shared(s, offset):  # type: ignore[no-untyped-def]
-    if offset >= _get(s, DYNAMIC):
+    if offset >= _get(s, words.DYNAMIC):
         return True
-    ranges = _get(s, RANGES)
-    for i in range(_get(s, N_RANGES)):
+    ranges = _get(s, words.RANGES)
+    for i in range(_get(s, words.N_RANGES)):
         if _get(ranges, 2 * i) <= offset < _get(ranges, 2 * i + 1):
             return True
     return False
@@ -110,17 +55,25 @@ def _conflict(s, cell, record, me, in_block):  # type: ignore[no-untyped-def]
     if other < 0 or other == me:
         return False
     then = _get(cell, record + 1)
-    if (in_block and then <= _get(s, BARRIER)) or order.is_over(s, me, other, then):
+    if (in_block and then <= _get(s, words.BARRIER)) or order.is_over(s, me, other, then):
         return False
-    _set(s, OTHER, other)
-    _set(s, OTHER_SITE, _get(cell, record + 2))
-    _set(s, OTHER_DID, WRITE if record == LAST_WRITE else READ if record < LAST_ATOMIC else ATOMIC)
+    _set(s, words.OTHER, other)
+    _set(s, words.OTHER_SITE, _get(cell, record + 2))
+    _set(
+        s,
+        words.OTHER_DID,
+        words.WRITE
+        if record == words.LAST_WRITE
+        else words.READ
+        if record < words.LAST_ATOMIC
+        else words.ATOMIC,
+    )
     return True
 
 
 @_F
 def _remember(cell, record, me, now, site):  # type: ignore[no-untyped-def]
-    if record != LAST_WRITE and _get(cell, record) != me + 1:
+    if record != words.LAST_WRITE and _get(cell, record) != me + 1:
         for word in range(record, record + 3):
             _set(cell, word + 3, _get(cell, word))
     _set(cell, record, me + 1)
@@ -131,26 +84,26 @@ def _remember(cell, record, me, now, site):  # type: ignore[no-untyped-def]
 @_F
 def _race(s, cell, mode, me, now, site, in_block):  # type: ignore[no-untyped-def]
     """Whether an access conflicts with an earlier one. If not, the access is recorded."""
-    if mode == QUIET:
+    if mode == words.QUIET:
         return False
-    if _conflict(s, cell, LAST_WRITE, me, in_block):
+    if _conflict(s, cell, words.LAST_WRITE, me, in_block):
         return True
-    if mode < ATOMIC:
-        for record in (LAST_ATOMIC, ATOMIC_BEFORE):
+    if mode < words.ATOMIC:
+        for record in (words.LAST_ATOMIC, words.ATOMIC_BEFORE):
             if _conflict(s, cell, record, me, in_block):
                 return True
-    if mode == READ:
-        _remember(cell, LAST_READ, me, now, site)
+    if mode == words.READ:
+        _remember(cell, words.LAST_READ, me, now, site)
         return False
-    for record in (LAST_READ, READ_BEFORE):
+    for record in (words.LAST_READ, words.READ_BEFORE):
         if _conflict(s, cell, record, me, in_block):
             return True
-    if mode == WRITE:
-        _remember(cell, LAST_WRITE, me, now, site)
+    if mode == words.WRITE:
+        _remember(cell, words.LAST_WRITE, me, now, site)
         order.stored(cell)
     else:
-        _remember(cell, LAST_ATOMIC, me, now, site)
-        order.atomic(s, cell, me, mode == ATOMIC)
+        _remember(cell, words.LAST_ATOMIC, me, now, site)
+        order.atomic(s, cell, me, mode == words.ATOMIC)
     return False
 
 
@@ -162,30 +115,34 @@ def _waits(s, address, nbytes, me):  # type: ignore[no-untyped-def]
     if nbytes not in (4, 8):
         return False
     value = types.int64(_get_32(address, 0)) if nbytes == 4 else _get(address, 0)
-    if _get(s, WAITING) == me and _get(s, WAITS_AT) == address and _get(s, WAITS_WHILE) == value:
-        _set(s, TURNS, _get(s, TURNS) + 1)
-        return _get(s, TURNS) > MOST_TURNS
-    _set(s, WAITING, me)
-    _set(s, WAITS_AT, address)
-    _set(s, WAITS_WHILE, value)
-    _set(s, TURNS, 0)
+    if (
+        _get(s, words.WAITING) == me
+        and _get(s, words.WAITS_AT) == address
+        and _get(s, words.WAITS_WHILE) == value
+    ):
+        _set(s, words.TURNS, _get(s, words.TURNS) + 1)
+        return _get(s, words.TURNS) > words.MOST_TURNS
+    _set(s, words.WAITING, me)
+    _set(s, words.WAITS_AT, address)
+    _set(s, words.WAITS_WHILE, value)
+    _set(s, words.TURNS, 0)
     return False
 
 
 @_F
 def _wrong(s, kind, some, all_):  # type: ignore[no-untyped-def]
-    _set(s, SOME, some)
-    _set(s, ALL, all_)
+    _set(s, words.SOME, some)
+    _set(s, words.ALL, all_)
     return kind
 
 
 @_F
 def _outside_tile(s, region, address):  # type: ignore[no-untyped-def]
     """Whether an element lies outside of the block's tile."""
-    remaining = address - _get(region, LO)
-    block, gx, gy = _get(s, BLOCK), _get(s, GX), _get(s, GY)
-    for k in range(MOST_AXES):
-        axis = region + 8 * (AXES_FROM + 3 * k)
+    remaining = address - _get(region, words.LO)
+    block, gx, gy = _get(s, words.BLOCK), _get(s, words.GX), _get(s, words.GY)
+    for k in range(words.MOST_AXES):
+        axis = region + 8 * (words.AXES_FROM + 3 * k)
         stride, tile = _get(axis, 0), _get(axis, 1)
         if stride > 0:
             index = remaining // stride
@@ -207,29 +164,33 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
     """Check and record one access to `nbytes` bytes, or another event; of `BEGIN`, the address is
     the block's number. Returns 0, or the kind of error, with details in `SOME` and `ALL`.
     """
-    s = _get(m, STATE)
-    if mode == BEGIN:
+    s = _get(m, words.STATE)
+    if mode == words.BEGIN:
         order.begin(s, address)
         return 0
-    if mode in (MEET, MEET_WARP):
-        order.meet(s, mode == MEET)
+    if mode in (words.MEET, words.MEET_WARP):
+        order.meet(s, mode == words.MEET)
         return 0
-    me = _get(s, BLOCK) * _get(s, THREADS) + tx + _get(s, WX) * (ty + _get(s, WY) * tz)
-    if mode in (FENCE, FENCE_BLOCK):
-        order.fence(s, me, mode == FENCE)
+    me = (
+        _get(s, words.BLOCK) * _get(s, words.THREADS)
+        + tx
+        + _get(s, words.WX) * (ty + _get(s, words.WY) * tz)
+    )
+    if mode in (words.FENCE, words.FENCE_BLOCK):
+        order.fence(s, me, mode == words.FENCE)
         return 0
-    if mode >= ATOMIC and _waits(s, address, nbytes, me):
+    if mode >= words.ATOMIC and _waits(s, address, nbytes, me):
         return _wrong(s, WAITS_FOR_EVER, 0, 0)
-    if not _get(s, WATCHES):
+    if not _get(s, words.WATCHES):
         return 0
-    now = _get(s, TIME) + 1
-    _set(s, TIME, now)
+    now = _get(s, words.TIME) + 1
+    _set(s, words.TIME, now)
     offset = address - m
-    if 0 <= offset < _get(s, SLAB_BYTES):
+    if 0 <= offset < _get(s, words.SLAB_BYTES):
         shared = _is_shared(s, offset)
-        stamp = _get(s, BLOCK) + 1 if shared else -1 - me
-        stamps = _get(s, STAMPS) + 8 * offset
-        if mode in (READ, ATOMIC, ATTEMPT):
+        stamp = _get(s, words.BLOCK) + 1 if shared else -1 - me
+        stamps = _get(s, words.STAMPS) + 8 * offset
+        if mode in (words.READ, words.ATOMIC, words.ATTEMPT):
             for i in range(nbytes):
                 if _get(stamps, i) != stamp:
                     return _wrong(s, UNWRITTEN, 1 if shared else 0, 0)
@@ -237,29 +198,31 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
             for i in range(nbytes):
                 _set(stamps, i, stamp)
         if shared:
-            cell = _get(s, SLAB_CELLS) + 8 * CELL_WORDS * offset
+            cell = _get(s, words.SLAB_CELLS) + 8 * words.CELL_WORDS * offset
             if _race(s, cell, mode, me, now, site, True):
                 return _wrong(s, RACE, mode, 0)
         return 0
-    if mode in (WRITE, ATOMIC):
-        _set(order.of_thread(s, me), WROTE, now)
+    if mode in (words.WRITE, words.ATOMIC):
+        _set(order.of_thread(s, me), words.WROTE, now)
     owner = types.int64(0)
-    for i in range(_get(s, N_REGIONS)):
-        region = _get(s, REGIONS) + 8 * REGION_WORDS * i
-        is_inside = _get(region, LO) <= address < _get(region, HI)
+    for i in range(_get(s, words.N_REGIONS)):
+        region = _get(s, words.REGIONS) + 8 * words.REGION_WORDS * i
+        is_inside = _get(region, words.LO) <= address < _get(region, words.HI)
         # The same memory may be an input and an output.
-        if is_inside and (owner == 0 or _get(region, WRITABLE)):
+        if is_inside and (owner == 0 or _get(region, words.WRITABLE)):
             owner = region
     if owner == 0:
         return 0
-    if mode != READ:
-        if not _get(owner, WRITABLE):
+    if mode != words.READ:
+        if not _get(owner, words.WRITABLE):
             return _wrong(s, INPUT_WRITTEN, 0, 0)
         if _outside_tile(s, owner, address):
             return _wrong(s, OUTSIDE_TILE, 0, 0)
-    cells = _get(owner, CELLS)
+    cells = _get(owner, words.CELLS)
     if cells:
-        cell = cells + 8 * CELL_WORDS * ((address - _get(owner, LO)) // _get(owner, ITEM))
+        cell = cells + 8 * words.CELL_WORDS * (
+            (address - _get(owner, words.LO)) // _get(owner, words.ITEM)
+        )
         if _race(s, cell, mode, me, now, site, False):
             return _wrong(s, RACE, mode, 0)
     return 0

@@ -162,8 +162,9 @@ class BlocksCode:
             f"  br i1 %{tag}.h, label %{tag}.good, label %{tag}s.start",
             f"{tag}.good:",
         ]
-        if hoisted.entered and not self.kernel.barriers:
-            # Without masks vectors take half the time. Where threads meet it is code for little.
+        if hoisted.entered and all(b.level is Level.LOOP for b in self.kernel.barriers):
+            # Without masks vectors take half the time, and a round of a turned loop that no thread
+            # leaves notes nothing for each. Where threads meet it is code for little.
             lines += [
                 f"  %{tag}.e = freeze i1 {hoisted.all_enter}",
                 f"  br i1 %{tag}.e, label %{tag}e.start, label %{tag}f.start",

@@ -9,6 +9,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from numbasync.backend.cpu.record import WAITS_AT
 from numbasync.backend.cpu.regions.blocks_code import BlocksCode
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.failures import place_lines, write_failures
@@ -74,8 +75,6 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
         settings = replace(settings, row=False)
     cooperative = any(b.level is Level.GRID for b in kernel.barriers)
     saved = {f"%na.save.{v[1:]}": kind for v, kind in kept.uniform.items()} if cooperative else {}
-    if cooperative:
-        saved["%na.state"] = "i32"
     own = None if settings.ordered else find_own_sums(kernel)
     if own is not None:
         saved["%na.own"] = f"[{BYTES} x i8]"
@@ -84,7 +83,7 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
     states = blocks.write()
     lines = [
         *_kept_lines(prepared.rest),
-        *_sites(kernel),
+        f"@na.sites = internal constant {_array('i32', _sites(kernel))}",
         *write_run_function(kernel, layout, cooperative, own),
         *_blocks_function(kernel, layout, blocks, states, settings, cooperative),
         CHOOSE,
@@ -104,7 +103,7 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
         layout.thread_bytes,
         settings.row,
         cooperative,
-        bool(kernel.barriers),
+        _sites(kernel),
         _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
         | {
             "hoisted": sum(blocks.hoisted.values()),
@@ -158,9 +157,13 @@ def _kept_lines(rest: list[str]) -> list[str]:
     return kept + [line for line in rest if line.startswith("declare") and "@na.print(" in line]
 
 
-def _sites(kernel: CutKernel) -> list[str]:
-    sites = ["i32 -1", *(f"i32 {b.site}" for b in kernel.barriers)]
-    return [f"@na.sites = internal constant [{len(sites)} x i32] [{', '.join(sites)}]"]
+def _sites(kernel: CutKernel) -> list[int]:
+    """The place of each barrier, by its number."""
+    return [-1, *(b.site for b in kernel.barriers)]
+
+
+def _array(kind: str, values: list[int]) -> str:
+    return f"[{len(values)} x {kind}] [{', '.join(f'{kind} {v}' for v in values)}]"
 
 
 def _asks_for_more_axes(kernel: CutKernel) -> bool:
@@ -233,6 +236,7 @@ def _blocks_function(
         "  %na.rows = mul nuw nsw i64 %na.wy64, %na.wz64",
         "  %na.threads = mul nuw nsw i64 %na.wx64, %na.rows",
         "  %na.memory64 = ptrtoint ptr %na.memory to i64",
+        f"  %na.state = getelementptr inbounds i64, ptr %na.memory, i64 {WAITS_AT}",
         *place.first,
         "  br label %blocks",
         "blocks:",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from numbasync.backend.cpu.regions.cut import CutKernel
+from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.divergence import follows_from_operands
 from numbasync.backend.cpu.regions.flow import (
     dominates,
@@ -70,13 +70,19 @@ class CornerValues:
         self.graph = {b: [s for s in graph[b] if s in inside] for b in region_blocks}
         self.start, self.tag, self._row = start, tag, row
         self._uniform_live, self.remade = uniform_live, remade
-        self.definitions = {n: i for n, (_, i) in kernel.function.definitions().items()}
+        self.definitions = kernel.function.made()
         self.home = {i.result: b for b in inside for i in self.blocks[b] if i.result}
         self.tree = dominators(self.graph, start)
         self.before = predecessors(self.graph)
         ends = [b for b in inside if self.blocks[b][-1].opcode in ("ret", "barrier")]
         self.leading = reached_from(self.before, ends)
         self.loops = natural_loops(self.graph, start)
+        turns = {b.block for b in kernel.barriers if b.level is Level.LOOP}
+        self.turned = [
+            loop
+            for loop in natural_loops(kernel.graph(), kernel.function.entry)
+            if loop.blocks & turns
+        ]
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._count = 0
         self._led: dict[str, set[str]] = {}

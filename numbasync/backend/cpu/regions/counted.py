@@ -17,7 +17,7 @@ from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, pa
 
 def drop_sign_tests(function: Function) -> None:
     """Write what follows from it that counters that grow are not negative."""
-    definitions = {n: i for n, (_, i) in function.definitions().items()}
+    definitions = function.made()
     counters = {n for n, i in definitions.items() if _only_grows(i, definitions)}
     facts: dict[str, str] = {}
     for name, i in definitions.items():
@@ -34,10 +34,7 @@ def drop_sign_tests(function: Function) -> None:
     if not facts:
         return
     for code in function.blocks.values():
-        for n, i in enumerate(code):
-            if any(u in facts for u in i.uses):
-                text = i.renamed(facts)
-                code[n] = parse_instruction(f"{i.result} = {text}" if i.result else text)
+        code[:] = [i.with_operands(facts) for i in code]
 
 
 def test_by_value(function: Function) -> None:
@@ -46,7 +43,7 @@ def test_by_value(function: Function) -> None:
     Numba divides for that: by `gridsize`, once in each thread, and what is left differs between
     threads.
     """
-    definitions = {n: i for n, (_, i) in function.definitions().items()}
+    definitions = function.made()
     for code in function.blocks.values():
         phis = [i for i in code if i.opcode == "phi" and len(i.incoming) == 2]
         for n, i in enumerate(code):
@@ -116,7 +113,7 @@ def _end_of_rounds(
 
 def drop_unused(function: Function) -> None:
     """Drop what computes values that nothing needs."""
-    definitions = {n: i for n, (_, i) in function.definitions().items()}
+    definitions = function.made()
     waiting = [
         u
         for code in function.blocks.values()

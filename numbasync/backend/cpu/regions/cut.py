@@ -16,20 +16,9 @@ FAIL = "fail"  # opcode of a block's end at which a thread stops with an error
 
 OF_THREAD = ("tx", "ty", "tz", "tid")
 OF_BLOCK = (
-    "bx",
-    "by",
-    "bz",
-    "wx",
-    "wy",
-    "wz",
-    "gx",
-    "gy",
-    "gz",
-    "threads",
-    "block",
-    "dynamic_bytes",
+    "bx", "by", "bz", "wx", "wy", "wz", "gx", "gy", "gz", "threads", "block", "dynamic_bytes",
     "memory",
-)
+)  # fmt: skip
 THREAD_NAMES = frozenset(f"%na.{n}" for n in OF_THREAD)
 COORDINATES = {f"@na.{n}": f"%na.{n}" for n in (*OF_THREAD, *OF_BLOCK)}
 _MEMORY = re.compile(r"@na\.address\.([\w.]+)$")
@@ -170,7 +159,7 @@ def _name_places(kernel: CutKernel) -> None:
         code[:] = kept
     if names:
         for code in kernel.function.blocks.values():
-            code[:] = [_renamed(i, names) for i in code]
+            code[:] = [i.with_operands(names) for i in code]
 
 
 def _of_alloca(i: Instruction) -> tuple[str, int]:
@@ -181,23 +170,8 @@ def _of_alloca(i: Instruction) -> tuple[str, int]:
     return kind, int(match[3] or 1)
 
 
-def _renamed(i: Instruction, names: dict[str, str]) -> Instruction:
-    if not any(u in names for u in i.uses):
-        return i
-    return Instruction(
-        i.result,
-        i.opcode,
-        i.type,
-        i.renamed(names),
-        tuple(names.get(u, u) for u in i.uses),
-        i.labels,
-        tuple((names.get(v, v), b) for v, b in i.incoming),
-        i.callee,
-    )
-
-
 def relabelled(i: Instruction, names: dict[str, str]) -> Instruction:
-    """A phi whose values come from blocks of other names."""
+    """An instruction; of a phi, one whose values come from blocks of other names."""
     if not any(b in names for _, b in i.incoming):
         return i
     return phi(i.result, i.type, [(v, names.get(b, b)) for v, b in i.incoming])
@@ -235,7 +209,7 @@ def _split_at_barriers(kernel: CutKernel) -> None:
         if current != name:
             pieces[name] = current
     for code in found.values():
-        code[:] = [relabelled(i, pieces) if i.opcode == "phi" else i for i in code]
+        code[:] = [relabelled(i, pieces) for i in code]
     kernel.function.blocks = found
 
 
@@ -254,10 +228,9 @@ def _separate_errors(function: Function) -> None:
                 target = function.new_name("return")
                 blocks[target] = []
                 last = blocks[before][-1]
-                text = re.sub(rf"label {re.escape(name)}(?![\w.])", f"label {target}", last.text)
                 if last.opcode == BARRIER:
                     raise UnknownFormError("a barrier directly before a merged return")
-                blocks[before][-1] = parse_instruction(text)
+                blocks[before][-1] = last.with_label(name, target)
                 _return(function, target, value)
             del blocks[name]
         else:

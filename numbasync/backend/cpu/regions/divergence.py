@@ -39,26 +39,10 @@ from numbasync.backend.cpu.regions.flow import (
 )
 from numbasync.backend.cpu.regions.instructions import BINARY, CASTS, Instruction
 
-_FOLLOWS = (
-    BINARY
-    | CASTS
-    | frozenset(
-        (
-            "fneg",
-            "icmp",
-            "fcmp",
-            "select",
-            "phi",
-            "getelementptr",
-            "extractvalue",
-            "insertvalue",
-            "extractelement",
-            "insertelement",
-            "shufflevector",
-            "freeze",
-        )
-    )
-)
+_FOLLOWS = BINARY | CASTS | frozenset((
+    "fneg", "icmp", "fcmp", "select", "phi", "getelementptr", "extractvalue", "insertvalue",
+    "extractelement", "insertelement", "shufflevector", "freeze",
+))  # fmt: skip
 _PURE_CALLS = (
     "@llvm.smin.", "@llvm.smax.", "@llvm.umin.", "@llvm.umax.", "@llvm.abs.", "@llvm.fabs.",
     "@llvm.sqrt.", "@llvm.minnum.", "@llvm.maxnum.", "@llvm.minimum.", "@llvm.maximum.",

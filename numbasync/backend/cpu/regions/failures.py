@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from numbasync.backend.cpu.record import RAISED
 from numbasync.backend.cpu.regions.cut import CutKernel
-from numbasync.backend.cpu.regions.helper_code import FAILED_STATUS, RAISED
+from numbasync.backend.cpu.regions.helper_code import FAILED_STATUS
 from numbasync.backend.cpu.regions.layout import Layout
 from numbasync.backend.cpu.regions.region import NOTE, Region
 

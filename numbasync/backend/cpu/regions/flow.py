@@ -155,7 +155,6 @@ class Liveness:
                 if live != self.at_begin[block]:
                     self.at_begin[block] = live
                     changed = True
-        self._out_of = out_of
 
     def along(self, block: str, following: str) -> set[str]:
         """What is needed behind the edge, with what the phis behind it take."""

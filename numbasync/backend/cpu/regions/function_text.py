@@ -49,6 +49,10 @@ class Function:
         """Each value's block and instruction."""
         return {i.result: (b, i) for b, code in self.blocks.items() for i in code if i.result}
 
+    def made(self) -> dict[str, Instruction]:
+        """The instruction that makes each value."""
+        return {i.result: i for code in self.blocks.values() for i in code if i.result}
+
     def new_name(self, stem: str) -> str:
         """A name that no block has and that no value will get."""
         number = len(self.blocks)
@@ -154,12 +158,3 @@ def _parse_blocks(lines: list[str], names: _Names) -> dict[str, list[Instruction
         if not code or code[-1].opcode not in TERMINATORS:
             raise UnknownFormError(f"the block {name} has no end that is known here")
     return blocks
-
-
-def print_function(function: Function) -> list[str]:
-    """Lines of the blocks."""
-    lines = []
-    for name, code in function.blocks.items():
-        lines.append(f"{name[1:]}:")
-        lines += [f"  {i.result} = {i.text}" if i.result else f"  {i.text}" for i in code]
-    return lines

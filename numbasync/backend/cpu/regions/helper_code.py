@@ -1,7 +1,10 @@
 """Functions of LLVM's language that the code of a kernel calls on its rare ways."""
 
+from __future__ import annotations
+
+from numbasync.backend.cpu.record import DIVERGED
+
 ALL = 65536  # added to a barrier's number if every thread that is asked waits there
-RAISED, DIVERGED = 2, 3  # kinds of a record, as in `record`
 FAILED_STATUS = 3
 
 CHOOSE = f"""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from numbasync.backend.cpu.regions.corner_values import (
     BEFORE,
@@ -23,36 +22,12 @@ from numbasync.backend.cpu.regions.corner_values import (
 )
 from numbasync.backend.cpu.regions.cut import CutKernel
 from numbasync.backend.cpu.regions.flow import NaturalLoop, dominates
-from numbasync.backend.cpu.regions.llvm_types import split_list
+from numbasync.backend.cpu.regions.instructions import Comparison
 from numbasync.backend.cpu.regions.strides import AXES, Strides
 
 MOST_STRIDE = 1 << 16
 MOST_CORNERS = 16
-_COMPARISON = re.compile(r"icmp (samesign )?(\w+) (i\d+) (\S+), (\S+)$")
-_OPPOSITE = {
-    "slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle",
-    "ult": "uge", "uge": "ult", "ule": "ugt", "ugt": "ule", "eq": "ne", "ne": "eq",
-}  # fmt: skip
-_MIRRORED = {
-    "slt": "sgt", "sgt": "slt", "sle": "sge", "sge": "sle",
-    "ult": "ugt", "ugt": "ult", "ule": "uge", "uge": "ule", "eq": "eq", "ne": "ne",
-}  # fmt: skip
 _INTERVALS = frozenset(("slt", "sle", "sgt", "sge", "ult", "ule", "eq"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Test:
-    """A comparison that has to hold: of `left`, which grows, with `right`, which does not.
-
-    Attributes:
-        has_same_signs: nothing is promised of operands of two signs.
-    """
-
-    predicate: str
-    type: str
-    left: str
-    right: str
-    has_same_signs: bool = False
 
 
 def hoist_checks(
@@ -112,18 +87,29 @@ class _Hoister(CornerValues):
             results += [self._check(test, block) for test in tests]
         if not self.found.taken:
             return None
+        self._stay()
         results += self._signs()
         for result in results:
             self.found.result = self.line(f"and i1 {self.found.result}, {result}")
         self._enter()
         return self.found
 
+    def _stay(self) -> None:
+        """Note the conditions by which threads stay in a turned loop for another round."""
+        for loop in self.turned:
+            for block in loop.blocks & self.graph.keys():
+                last, ways = self.blocks[block][-1], set(self.graph[block])
+                if last.opcode == "br" and len(ways) == 2 and ways <= self.leading:
+                    inside = ways & loop.blocks
+                    if len(inside) == 1:
+                        self._conditions[block] = inside.pop()
+
     def _enter(self) -> None:
-        """Whether all threads pass the conditions before the checks."""
-        for block, following in self._conditions.items():
+        """Whether all threads pass the conditions before the checks, and stay in turned loops."""
+        for block, following in list(self._conditions.items()):  # more may be found
             last = self.blocks[block][-1]
             before = len(self.found.lines)
-            tests: list[_Test] = []
+            tests: list[Comparison] = []
             try:
                 tests = self._tests(last.uses[0], last.labels[0] == following)
                 checks = [self._check(t, block) for t in tests if self._is_plain(t)]
@@ -136,7 +122,7 @@ class _Hoister(CornerValues):
             for check in checks:
                 self.found.all_enter = self.line(f"and i1 {self.found.all_enter}, {check}")
 
-    def _is_plain(self, test: _Test) -> bool:
+    def _is_plain(self, test: Comparison) -> bool:
         """Whether what is tested grows with the thread alone, as it is written."""
         strides = [s.of(test.left) for s in self._plain_strides.values()]
         return None not in strides and not self._grows_in(test.left)
@@ -151,7 +137,7 @@ class _Hoister(CornerValues):
                 continue
             before = len(self.found.lines)
             try:
-                check = self._check(_Test("sge", test[1], test[2], "0"), home or BEFORE)
+                check = self._check(Comparison("sge", test[1], test[2], "0"), home or BEFORE)
             except NotHoistedError:
                 self.forget(before)
             else:
@@ -161,16 +147,17 @@ class _Hoister(CornerValues):
 
     # --- what is tested ---
 
-    def _tests(self, condition: str, truth: bool) -> list[_Test]:
+    def _tests(self, condition: str, truth: bool) -> list[Comparison]:
         """Comparisons all of which hold if `condition` is as `truth` says, and only then."""
         i = self.definitions.get(condition)
         if i is None:
             raise NotHoistedError
-        match = _COMPARISON.match(i.text)
-        if match is not None:
-            predicate = match[2] if truth else _OPPOSITE[match[2]]
-            return [self._ordered(_Test(predicate, match[3], match[4], match[5], bool(match[1])))]
-        operands = [part.rsplit(" ", 1)[-1] for part in split_list(i.text)] if i.text else []
+        comparison = Comparison.of(i)
+        if comparison is not None and comparison.type != "ptr":
+            test = comparison if truth else comparison.opposite()
+            # With what does not grow on the right.
+            return [test if self._is_fixed(test.right) else test.mirrored()]
+        operands = i.operands()
         if i.opcode == "xor" and operands[1] == "true":
             return self._tests(operands[0], not truth)
         if i.opcode == "select":
@@ -181,13 +168,6 @@ class _Hoister(CornerValues):
         if (i.opcode == "and" and truth) or (i.opcode == "or" and not truth):
             return self._tests(operands[0], truth) + self._tests(operands[1], truth)
         raise NotHoistedError
-
-    def _ordered(self, test: _Test) -> _Test:
-        """With what does not grow on the right."""
-        if self._is_fixed(test.right):
-            return test
-        mirrored = _MIRRORED[test.predicate]
-        return _Test(mirrored, test.type, test.right, test.left, test.has_same_signs)
 
     def _is_fixed(self, value: str) -> bool:
         return all(s.of(value) == 0 for s in self._strides.values()) and not self._grows_in(value)
@@ -207,7 +187,7 @@ class _Hoister(CornerValues):
 
     # --- one check ---
 
-    def _check(self, test: _Test, block: str) -> str:
+    def _check(self, test: Comparison, block: str) -> str:
         """The name of an i1: the test holds for all that come to the block."""
         if not self._is_fixed(test.right):
             raise NotHoistedError
@@ -266,7 +246,7 @@ class _Hoister(CornerValues):
         return begin, end
 
     def _narrowed(
-        self, guard: _Test, axis: str, block: str, begin: str, end: str
+        self, guard: Comparison, axis: str, block: str, begin: str, end: str
     ) -> tuple[str, str]:
         strides = {a: s.of(guard.left) for a, s in self._plain_strides.items()}
         own = strides.pop(axis)
@@ -283,9 +263,7 @@ class _Hoister(CornerValues):
             return begin, end
         away = self.call("ssub.sat", right, left)
         behind = self.call("sadd.sat", away, "1")
-        predicate = guard.predicate
-        if guard.has_same_signs:
-            predicate = predicate.replace("u", "s", 1)
+        predicate = guard.signed().predicate
         match predicate:
             case "slt" | "sle":
                 end = self.call("smin", end, away if predicate == "slt" else behind)

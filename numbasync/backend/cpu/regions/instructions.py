@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numbasync.backend.cpu.regions.llvm_types import (
     UnknownFormError,
@@ -22,46 +22,14 @@ _RESULT = re.compile(r"(%[-\w$.]+) = ")
 _INCOMING = re.compile(r"\[ (.+?), (%[-\w$.]+) \](?=, \[|$)")
 _METADATA = re.compile(r"(?:, !\w[\w.]* ![\w.]+)+$")
 
-BINARY = frozenset(
-    (
-        "add",
-        "sub",
-        "mul",
-        "udiv",
-        "sdiv",
-        "urem",
-        "srem",
-        "shl",
-        "lshr",
-        "ashr",
-        "and",
-        "or",
-        "xor",
-        "fadd",
-        "fsub",
-        "fmul",
-        "fdiv",
-        "frem",
-    )
-)
-CASTS = frozenset(
-    (
-        "trunc",
-        "zext",
-        "sext",
-        "fptrunc",
-        "fpext",
-        "fptoui",
-        "fptosi",
-        "uitofp",
-        "sitofp",
-        "ptrtoint",
-        "ptrtoaddr",
-        "inttoptr",
-        "bitcast",
-        "addrspacecast",
-    )
-)
+BINARY = frozenset((
+    "add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor",
+    "fadd", "fsub", "fmul", "fdiv", "frem",
+))  # fmt: skip
+CASTS = frozenset((
+    "trunc", "zext", "sext", "fptrunc", "fpext", "fptoui", "fptosi", "uitofp", "sitofp",
+    "ptrtoint", "ptrtoaddr", "inttoptr", "bitcast", "addrspacecast",
+))  # fmt: skip
 _FLAGS = (
     r"(?:(?:nuw|nsw|exact|disjoint|nneg|samesign|inbounds|nusw|fast|nnan|ninf|nsz|arcp|contract"
     r"|afn|reassoc|inrange\([^)]*\)) )*"
@@ -104,9 +72,74 @@ class Instruction:
         start = self.text.index("(", self.text.index(self.callee))
         return split_list(self.text[start + 1 : end_of_group(self.text, start) - 1])
 
+    def operands(self) -> list[str]:
+        """Its operands as they are written, without their types."""
+        return [part.rsplit(" ", 1)[-1] for part in split_list(self.text)]
+
     def renamed(self, names: Mapping[str, str]) -> str:
         """Its text with other names for the values and labels."""
         return LOCAL.sub(lambda m: names.get(m[0], m[0]), self.text)
+
+    def with_operands(self, names: Mapping[str, str]) -> Instruction:
+        """The instruction on other values."""
+        if not any(u in names for u in self.uses):
+            return self
+        uses = tuple(u for u in (names.get(u, u) for u in self.uses) if u[0] == "%")
+        incoming = tuple((names.get(v, v), b) for v, b in self.incoming)
+        return replace(self, text=self.renamed(names), uses=uses, incoming=incoming)
+
+    def with_label(self, label: str, other: str) -> Instruction:
+        """The jump, to another block in the place of one."""
+        text = re.sub(rf"label {re.escape(label)}(?![\w.])", f"label {other}", self.text)
+        return replace(self, text=text, labels=tuple(_LABEL.findall(text)))
+
+
+_COMPARED = re.compile(r"icmp (samesign )?(\w+) (i\d+|ptr) (\S+), (\S+)$")
+_OPPOSITE = {"slt": "sge", "sle": "sgt", "ult": "uge", "ule": "ugt", "eq": "ne"}
+_OPPOSITE |= {opposite: predicate for predicate, opposite in _OPPOSITE.items()}
+_MIRRORED = {"slt": "sgt", "sle": "sge", "ult": "ugt", "ule": "uge", "eq": "eq", "ne": "ne"}
+_MIRRORED |= {mirrored: predicate for predicate, mirrored in _MIRRORED.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of two integers or addresses.
+
+    Attributes:
+        has_same_signs: nothing is promised of operands of two signs.
+    """
+
+    predicate: str
+    type: str
+    left: str
+    right: str
+    has_same_signs: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Predicate and type, as they are written."""
+        return f"{self.predicate} {self.type}"
+
+    @classmethod
+    def of(cls, i: Instruction | None) -> Comparison | None:
+        """The comparison that an instruction makes; None if it makes none."""
+        match = _COMPARED.match(i.text) if i is not None else None
+        return match and cls(match[2], match[3], match[4], match[5], bool(match[1]))
+
+    def opposite(self) -> Comparison:
+        """What holds where this does not."""
+        return replace(self, predicate=_OPPOSITE[self.predicate])
+
+    def mirrored(self) -> Comparison:
+        """The same, with its operands exchanged."""
+        mirrored = _MIRRORED[self.predicate]
+        return replace(self, predicate=mirrored, left=self.right, right=self.left)
+
+    def signed(self) -> Comparison:
+        """The same of signed numbers, if the promise of its signs makes it the same."""
+        if not self.has_same_signs:
+            return self
+        return replace(self, predicate=self.predicate.replace("u", "s", 1), has_same_signs=False)
 
 
 def is_plain(i: Instruction) -> bool:

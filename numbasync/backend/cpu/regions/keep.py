@@ -42,7 +42,7 @@ def plan_kept(kernel: CutKernel, apart: bool) -> Kept:
     if not kernel.barriers:
         kept.live, kept.remade = [set()], [[]]
         return kept
-    definitions = {name: i for name, (_, i) in kernel.function.definitions().items()}
+    definitions = kernel.function.made()
     shared = set() if apart else {v for v in definitions if v not in kept.divergent}
     starts = kernel.starts()
     live = Liveness(kernel.function.blocks, kernel.graph(), kernel.names)
@@ -111,7 +111,7 @@ class _Maker:
             return known
         self._costs[value] = MOST_OPERATIONS + 1  # while it is computed: phis make cycles
         i = self._definitions[value]
-        if not _is_cheap(i):
+        if not is_cheap(i):
             total = MOST_OPERATIONS + 1
         else:
             total = 1 + sum(self._cost_as_operand(u) for u in set(i.uses))
@@ -145,7 +145,8 @@ class _Maker:
         order.append(value)
 
 
-def _is_cheap(i: Instruction) -> bool:
+def is_cheap(i: Instruction) -> bool:
+    """Whether it may be done anywhere, and again."""
     if i.opcode == "phi" or not follows_from_operands(i):
         return False
     return i.opcode not in ("fdiv", "frem") and not (

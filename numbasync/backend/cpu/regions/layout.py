@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from numbasync.backend.cpu.record import RECORD_BYTES
 from numbasync.backend.cpu.regions.cut import CutKernel
 from numbasync.backend.cpu.regions.keep import Kept
 from numbasync.backend.cpu.regions.llvm_types import elements_of, round_up, size_and_alignment
-from numbasync.backend.cpu.regions.machine_code import RECORD_BYTES
 from numbasync.backend.cpu.regions.prepare import Place
 
 

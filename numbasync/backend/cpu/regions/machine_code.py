@@ -13,7 +13,6 @@ import llvmlite.binding as llvm
 from numbasync.backend.cpu.regions.llvm_types import round_up
 
 PLACES = 64  # memory per thread is made for a multiple of so many
-RECORD_BYTES = 128
 
 
 @functools.cache
@@ -72,7 +71,9 @@ class Code:
         fixed_bytes: what the places of threads take besides.
         thread_bytes: what each thread's places take.
         is_row: only for blocks with one row of threads: `y` and `z` are 1.
-        cooperative: blocks that meet: one call runs all, each with memory of its own.
+        cooperative: blocks that meet: each has memory of its own. A call runs each of them to the
+            next barrier of the grid, whose number is then in its memory (`record.WAITS_AT`).
+        sites: the place of each barrier, by its number.
         notes: what the compilation found, for tests and for whoever measures.
     """
 
@@ -85,7 +86,7 @@ class Code:
     thread_bytes: int
     is_row: bool
     cooperative: bool
-    has_barriers: bool
+    sites: list[int]
     notes: dict[str, Any] = field(default_factory=dict)
     _engine: Any = field(default=None, repr=False, compare=False)
     _loading: Any = field(default_factory=threading.Lock, repr=False, compare=False)

@@ -117,4 +117,7 @@ def with_ways(
     reached = reached_from(graph, [kernel.starts()[region.start]])
     blocks = {b: code for b, code in blocks.items() if b in reached}
     fails = any(code[-1].opcode == FAIL for code in blocks.values())
-    return blocks, Region(region.start, list(blocks), region.ends, region.varies, fails)
+    numbers = {b.block: b.number for b in kernel.barriers}
+    ends = {numbers.get(b, 0) for b, c in blocks.items() if c[-1].opcode in (BARRIER, "ret")}
+    varies = region.varies and len(ends) > 1
+    return blocks, Region(region.start, list(blocks), sorted(ends), varies, fails)

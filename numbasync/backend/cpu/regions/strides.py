@@ -67,7 +67,7 @@ class Strides:
         if i.opcode == "getelementptr":
             return self._of_address(i)
         if i.opcode in ("add", "sub", "mul", "shl", "or"):
-            left, right = (part.rsplit(" ", 1)[-1] for part in split_list(i.text))
+            left, right = i.operands()
             a, b = self.of(left), self.of(right)
             if a is None or b is None:
                 return None
@@ -102,7 +102,7 @@ class Strides:
         return first
 
     def _of_select(self, i: Instruction) -> int | None:
-        condition, a, b = (part.rsplit(" ", 1)[-1] for part in split_list(i.text))
+        condition, a, b = i.operands()
         strides = self.of(a), self.of(b)
         if strides[0] != strides[1]:
             return None

@@ -6,7 +6,6 @@ be turned inside out (`turned_loops`); LLVM makes the other one of it again in t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -18,22 +17,14 @@ from numbasync.backend.cpu.regions.flow import (
     reached_from,
 )
 from numbasync.backend.cpu.regions.function_text import Function
-from numbasync.backend.cpu.regions.instructions import Instruction, parse_instruction
-
-_COMPARISON = re.compile(r"icmp (samesign )?(\w+) (\w+) (\S+), (\S+)$")
-_OPPOSITE = {"slt": "sge", "sge": "slt", "sle": "sgt", "sgt": "sle", "eq": "ne", "ne": "eq"}
-_OPPOSITE |= {"ult": "uge", "uge": "ult", "ule": "ugt", "ugt": "ule"}
-_MIRRORED = {"slt": "sgt", "sgt": "slt", "sle": "sge", "sge": "sle", "eq": "eq", "ne": "ne"}
-_MIRRORED |= {"ult": "ugt", "ugt": "ult", "ule": "uge", "uge": "ule"}
+from numbasync.backend.cpu.regions.instructions import Comparison, Instruction, parse_instruction
 
 
 @dataclass(frozen=True, slots=True)
 class _Test:
     """What holds where a branch goes one way; the other way is `outside`."""
 
-    kind: str  # predicate and type
-    left: str
-    right: str
+    holds: Comparison
     outside: str
 
 
@@ -49,7 +40,7 @@ class _Rewriter:
         self._blocks = function.blocks
         self._graph = function.successors()
         self._before = predecessors(self._graph)
-        self._definitions = {i.result: i for c in self._blocks.values() for i in c if i.result}
+        self._definitions = function.made()
         self._made = {i.result for b in loop.blocks for i in self._blocks[b] if i.result}
 
     def run(self) -> None:
@@ -75,15 +66,13 @@ class _Rewriter:
         last = self._blocks[block][-1]
         if last.opcode != "br" or len(last.uses) != 1 or len(set(last.labels)) != 2:
             return None
-        i = self._definitions.get(last.uses[0])
-        match = _COMPARISON.match(i.text) if i is not None else None
-        if match is None:
+        holds = Comparison.of(self._definitions.get(last.uses[0]))
+        if holds is None:
             return None
-        predicate = match[2].replace("u", "s", 1) if match[1] else match[2]
-        outside = last.labels[1]
-        if last.labels[0] != following:
-            predicate, outside = _OPPOSITE[predicate], last.labels[0]
-        return _Test(f"{predicate} {match[3]}", match[4], match[5], outside)
+        holds = holds.signed()
+        if last.labels[0] == following:
+            return _Test(holds, last.labels[1])
+        return _Test(holds.opposite(), last.labels[0])
 
     def _operands(
         self, entry: str, header: str, test: _Test, heads: Mapping[tuple[str, ...], str]
@@ -95,14 +84,10 @@ class _Rewriter:
         guard = self._test(block, following)
         if guard is None:
             return None
-        predicate, kind = guard.kind.split(" ")
-        for kinds, first, second in (
-            (guard.kind, guard.left, guard.right),
-            (f"{_MIRRORED[predicate]} {kind}", guard.right, guard.left),
-        ):
-            left = self._at_head(first, test.left, heads)
-            right = self._at_head(second, test.right, heads)
-            if kinds == test.kind and left is not None and right is not None:
+        for first in (guard.holds, guard.holds.mirrored()):
+            left = self._at_head(first.left, test.holds.left, heads)
+            right = self._at_head(first.right, test.holds.right, heads)
+            if first.kind == test.holds.kind and left is not None and right is not None:
                 return f"{left}, {right}"
         return None
 
@@ -149,16 +134,16 @@ class _Rewriter:
         self._blocks[header] = self._blocks[header][len(phis) :]
         self._blocks[head] = [
             *phis,
-            parse_instruction(f"{holds} = icmp {test.kind} {operands}"),
+            parse_instruction(f"{holds} = icmp {test.holds.kind} {operands}"),
             parse_instruction(f"br i1 {holds}, label {header}, label {test.outside}"),
         ]
         self._blocks[latch][-1] = parse_instruction(f"br label {head}")
         last = self._blocks[entry][-1]
         is_same = test.outside in last.labels and self._is_alike(entry, test.outside, behind, phis)
-        text = f"br label {head}"
-        if not is_same:
-            text = re.sub(rf"label {re.escape(header)}(?![\w.])", f"label {head}", last.text)
-        self._blocks[entry][-1] = parse_instruction(text)
+        if is_same:
+            self._blocks[entry][-1] = parse_instruction(f"br label {head}")
+        else:
+            self._blocks[entry][-1] = last.with_label(header, head)
         gone = {latch, entry} if is_same else {latch}
         code = self._blocks[test.outside]
         for n, i in enumerate(code):

@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import re
 
-from numbasync.backend.cpu.regions.cut import CutKernel, Level, cut
+from numbasync.backend.cpu.regions.cut import COORDINATES, CutKernel, Level, cut, relabelled
 from numbasync.backend.cpu.regions.divergence import (
     divergent_values,
     follows_from_operands,
     values_of_memory,
 )
-from numbasync.backend.cpu.regions.flow import NaturalLoop, natural_loops, that_return
+from numbasync.backend.cpu.regions.flow import (
+    NaturalLoop,
+    natural_loops,
+    predecessors,
+    that_return,
+)
 from numbasync.backend.cpu.regions.function_text import Function
 from numbasync.backend.cpu.regions.instructions import Instruction, is_plain, parse_instruction
+from numbasync.backend.cpu.regions.keep import is_cheap
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment, split_list
 from numbasync.backend.cpu.regions.strides import Strides
 from numbasync.backend.cpu.regions.tests_first import test_first
@@ -114,6 +120,7 @@ def _with_turns(function: Function, headers: list[str]) -> Function:
     for loop in natural_loops(kernel.graph(), made.entry):
         if loop.header not in headers:
             continue
+        _move_out(made, loop)
         _count_from_zero(made, loop)
         last = made.blocks[loop.header][-1]
         for following in dict.fromkeys(last.labels):
@@ -122,6 +129,22 @@ def _with_turns(function: Function, headers: list[str]) -> Function:
             elif any(i.opcode not in ("phi", "ret") for i in made.blocks[following]):
                 _insert(made, loop.header, following, f"behind.{loop.header[1:]}")
     return made
+
+
+def _move_out(function: Function, loop: NaturalLoop) -> None:
+    """Make before the loop what is the same in each round, such as `cuda.gridsize(1)`."""
+    before = [b for b in predecessors(function.successors())[loop.header] if b not in loop.blocks]
+    if len(before) != 1:
+        return
+    inside = {i.result for b in loop.blocks for i in function.blocks[b] if i.result}
+    target = function.blocks[before[0]]
+    for block in (b for b in function.blocks if b in loop.blocks):
+        for i in list(function.blocks[block]):
+            is_same = i.callee in COORDINATES or is_cheap(i)
+            if is_same and inside.isdisjoint(i.uses):
+                function.blocks[block].remove(i)
+                target.insert(-1, i)
+                inside.discard(i.result)
 
 
 def _count_from_zero(function: Function, loop: NaturalLoop) -> None:
@@ -155,7 +178,7 @@ def _step(value: str, after: Instruction | None, inside: dict[str, Instruction])
     """What is added to `value` in each round, if it is always the same."""
     if after is None or after.opcode != "add" or value not in after.uses:
         return None
-    operands = [part.rsplit(" ", 1)[-1] for part in split_list(after.text)]
+    operands = after.operands()
     other = operands[1] if operands[0] == value else operands[0]
     return None if other in inside or other == value else other
 
@@ -163,18 +186,13 @@ def _step(value: str, after: Instruction | None, inside: dict[str, Instruction])
 def _insert(function: Function, block: str, following: str, stem: str) -> None:
     """A barrier between two blocks."""
     between = function.new_name(stem)
-    last = function.blocks[block][-1]
-    text = re.sub(rf"label {re.escape(following)}(?![\w.])", f"label {between}", last.text)
-    function.blocks[block][-1] = parse_instruction(text)
+    function.blocks[block][-1] = function.blocks[block][-1].with_label(following, between)
     function.blocks[between] = [
         parse_instruction(_TURN),
         parse_instruction(f"br label {following}"),
     ]
     code = function.blocks[following]
-    for n, i in enumerate(code):
-        if i.opcode == "phi":
-            text = re.sub(rf", {re.escape(block)} \]", f", {between} ]", i.text)
-            code[n] = parse_instruction(f"{i.result} = {text}")
+    code[:] = [relabelled(i, {block: between}) for i in code]
 
 
 def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
@@ -194,7 +212,7 @@ def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
     carried = [i for i in blocks[header] if i.opcode == "phi" and i.result in divergent]
     if len(carried) > MOST_CARRIED:
         return False
-    strides = Strides({n: i for n, (_, i) in kernel.function.definitions().items()}, divergent)
+    strides = Strides(kernel.function.made(), divergent)
     for block in loop.blocks:
         for i in blocks[block]:
             if i.opcode not in ("load", "store"):

@@ -11,12 +11,13 @@ import warnings
 from collections.abc import Hashable
 from typing import Any, TypeAlias
 
-from numbasync.backend.cpu.declared_arguments import formal, type_of
+from numbasync.backend.cpu.declared_arguments import formal
 from numbasync.backend.cpu.interpreter.bind import uses_tensor_cores
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.kernel.compiled import Compiled
 from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.target.refusals import check
+from numbasync.backend.declared_signatures import type_of
 from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedKernelError
 
 Engine: TypeAlias = Compiled | Interpreted
@@ -64,7 +65,8 @@ def prepare_kernel(
         kernel = _interpreted(dispatcher, argument_types, max_threads, engine)
     else:
         kernel = Compiled(dispatcher, argument_types, max_threads, watched, engine == LINES)
-    kernel.formal = formal_arguments
+    if formal_arguments is not None and not formal_arguments.is_plain:
+        kernel.formal = formal_arguments
     kernel.argument_types = argument_types
     kernel.records = tuple(i for i, t in enumerate(argument_types) if isinstance(t, _IN_MEMORY))
     return kernel

@@ -284,11 +284,6 @@ class CpuStream:
             return not self._queue
 
     @property
-    def _working(self) -> bool:
-        """Whether entries are left, the one that runs included."""
-        return bool(self._queue)
-
-    @property
     def _popped(self) -> int:
         """Entries that were put into the queue, and are done."""
         return self._pushed - len(self._queue)

@@ -26,12 +26,12 @@ _VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync")
 _EVERYONE = I32(0xFFFFFFFF)
 
 
-def _places(builder: Builder, name: str, of: Any) -> Any:
-    """The memory of the block with a place for each thread."""
+def memory_of_block(builder: Builder, name: str, of: Any, count: int = _MOST) -> Any:
+    """Memory that the block has once; a place for each thread, if no `count` says otherwise."""
     module = builder.session.module
     memory: Any = module.globals.get(name)
     if memory is None:
-        memory = ir.GlobalVariable(module, ir.ArrayType(of, _MOST), name)
+        memory = ir.GlobalVariable(module, ir.ArrayType(of, count), name)
         memory.linkage, memory.align = "external", 32
     return memory
 
@@ -53,7 +53,7 @@ def _size(of: Any) -> int:
 
 def _exchange(builder: Builder, value: Any) -> Any:
     """The memory in which the thread's value is now, beside the others'."""
-    memory = _places(builder, f"na.exchange.{value.type}", value.type)
+    memory = memory_of_block(builder, f"na.exchange.{value.type}", value.type)
     builder.store(value, builder.gep(memory, [I64(0), builder.thread()], inbounds=True))
     return memory
 
@@ -66,7 +66,7 @@ class _Presence:
         session.collectives += 1
         self._states = [I16(2 * session.collectives + k) for k in (False, True)]
         self._builder = builder
-        self._memory = _places(builder, "na.present", I16)
+        self._memory = memory_of_block(builder, "na.present", I16)
         self._own = builder.gep(self._memory, [I64(0), builder.thread()], inbounds=True)
         false, true = self._states
         builder.store(false if truth is None else builder.select(truth, true, false), self._own)

@@ -266,19 +266,8 @@ def _atomic_at(key: Any) -> Any:
 
 
 for _name in (
-    "add",
-    "sub",
-    "and_",
-    "or_",
-    "xor",
-    "inc",
-    "dec",
-    "exch",
-    "max",
-    "min",
-    "nanmax",
-    "nanmin",
-):
+    "add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min", "nanmax", "nanmin",
+):  # fmt: skip
     _key = getattr(_atomic, _name)
     emits(_key, types.Array, types.Any, types.Any)(_atomic_at(_key))
 emits(_atomic.cas, types.Array, types.Any, types.Any, types.Any)(_atomic_at(_atomic.cas))

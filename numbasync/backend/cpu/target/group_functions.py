@@ -9,11 +9,11 @@ import re
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
 from numba import cuda
 from numba.cuda import extending
 
 from numbasync.backend.cpu.target.builder import Builder
+from numbasync.backend.cpu.target.collectives import memory_of_block
 from numbasync.backend.cpu.target.module import I64, types
 from numbasync.warp import WARP, _plus, caster, kind_of, rank, scan_overload, threads
 
@@ -26,10 +26,7 @@ _cuda: Any = cuda
 def _memory(builder: Builder, name: str, of: Any, count: int, index: Any) -> Any:
     """The address of a value in the memory of the block."""
     name = f"{name}.{re.sub(r'[^a-z0-9]+', '_', str(of))}"
-    memory: Any = builder.session.module.globals.get(name)
-    if memory is None:
-        memory = ir.GlobalVariable(builder.session.module, ir.ArrayType(of, count), name)
-        memory.linkage, memory.align = "external", 32
+    memory = memory_of_block(builder, name, of, count)
     return builder.gep(memory, [I64(0), index], inbounds=True)
 
 

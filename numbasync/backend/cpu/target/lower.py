@@ -85,12 +85,10 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
         sites=session.sites,
         exceptions=session.exceptions,
         lines=list(session.lines),
-        has_barriers="barrier" in session.uses,
         is_cooperative="grid" in session.uses,
         has_atomics="atomic" in session.uses,
         has_fences="fence" in session.uses,
         is_straight=_is_straight(session),
-        keep=session.keep,
     )
 
 

@@ -50,13 +50,11 @@ class Module:
         lines: file and line of each of the numbers in calls of `na.line`. Where a function begins
             and ends there is a number of its own, whose line is the function's first, negated.
         exceptions: class and arguments of what the kernel raises, by the numbers in the code.
-        has_barriers: whether threads of a block, or of a warp, meet.
         is_cooperative: whether blocks meet.
         has_atomics: whether it has atomic operations.
         has_fences: whether a thread passes a fence (`cuda.threadfence`).
         is_straight: whether each thread takes a few steps: no loops, barriers, and calls that may
             take longer.
-        keep: objects that must live as long as the code does.
     """
 
     text: str
@@ -66,9 +64,7 @@ class Module:
     sites: list[Site] = field(default_factory=list)
     exceptions: list[tuple[type[BaseException], tuple[Any, ...]]] = field(default_factory=list)
     lines: list[tuple[str, int]] = field(default_factory=list)
-    has_barriers: bool = False
     is_cooperative: bool = False
     has_atomics: bool = False
     has_fences: bool = False
     is_straight: bool = False
-    keep: list[Any] = field(default_factory=list)

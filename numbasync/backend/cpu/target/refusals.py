@@ -9,7 +9,6 @@ from typing import Any
 from numba.cuda import config as _config
 
 from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.cpu.target.array_advice import advice_on_arrays
 from numbasync.backend.cpu.target.lower import lower
 from numbasync.errors import KernelCompileError, UnsupportedKernelError
 
@@ -34,14 +33,10 @@ def check(kernel: types.FunctionType, argument_types: Sequence[Any]) -> None:
 def refusal(
     kernel: types.FunctionType, argument_types: Sequence[Any], error: Exception
 ) -> KernelCompileError | UnsupportedKernelError:
-    """The error for one that `lower` has raised: with the line, the parameters that it uses, and
-    advice on arrays in that line.
-    """
+    """The error for one that `lower` has raised; see `compile_errors.compile_error`."""
     if config.CUDA_ENABLE_NRT and "NRT required" in str(error):
         return UnsupportedKernelError(
             f"kernel {kernel.__name__} allocates an array, which kernels of the CPU device do not: "
             "create it with cuda.local.array, or pass it."
         )
-    refused = compile_error(kernel, argument_types, error)
-    lines = [refused.args[0], *advice_on_arrays(kernel, str(refused))]
-    return type(refused)("\n".join(lines))
+    return compile_error(kernel, argument_types, error)

@@ -47,7 +47,6 @@ class Session:
         self.compiled: dict[Any, dict[tuple[Any, ...], Any]] = {}
         self.functions: dict[Any, Any] = {}
         self.linked: dict[str, str] = {}
-        self.keep: list[Any] = []
         self.shared: list[tuple[Any, Any]] = []
         self.collectives = 0
         self.registered = -1

@@ -19,8 +19,8 @@ import numpy as np
 from numba import cuda
 from numba.core import types as _types
 
-from numbasync.backend.cpu.program_functions import device_function
 from numbasync.backend.kernel_source import captured, find_source
+from numbasync.backend.program_functions import device_function
 
 _numba_types: Any = _types
 _MISSING: Any = object()

@@ -1,0 +1,52 @@
+"""Programs for numba-cuda-mlir on the CPU device: its `cuda` has the names of `numba.cuda`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from numbasync.cpu_cuda.host import module
+from numbasync.launch import mlir_kernels
+from numbasync.launch.mlir_kernels import PACKAGE, as_numba_cuda, declared
+
+# How a kernel that was declared before the switch is launched, and what is asked of it.
+_OF_A_KERNEL = ("configure", "forall", "__getitem__", "__call__")
+
+
+def jit(func_or_sig: Any = None, **options: Any) -> Any:
+    """`numba_cuda_mlir.cuda.jit`, which makes a kernel of numba.cuda."""
+    kept = {name: value for name, value in options.items() if value is not None}
+    if isinstance(func_or_sig, FunctionType):
+        return declared(func_or_sig, (), kept)
+    if mlir_kernels.is_kernel(func_or_sig):
+        return as_numba_cuda(func_or_sig)
+    return lambda function: declared(function, func_or_sig or (), kept)
+
+
+def _of_numba_cuda(name: str) -> Callable[..., Any]:
+    def method(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(as_numba_cuda(kernel), name)(*args, **kwargs)
+
+    return method
+
+
+def replacements() -> list[tuple[Any, str, Any]]:
+    """What numba-cuda-mlir has in the place of its own, as (module or class, name, value); nothing
+    where it is not installed. `numba.cuda` uses the CPU device already.
+    """
+    if PACKAGE not in sys.modules and importlib.util.find_spec(PACKAGE) is None:
+        return []
+    other, ours = importlib.import_module(f"{PACKAGE}.cuda"), module("")
+    found = mlir_kernels.counterparts()  # of its own names, before they are replaced
+    made = [
+        (other, name, getattr(ours, name, found[id(value)]))
+        for name, value in vars(other).items()
+        if id(value) in found and not name.startswith("_")
+    ]
+    kind = importlib.import_module(f"{PACKAGE}.descriptor").MLIRDispatcher
+    made += [(kind, name, _of_numba_cuda(name)) for name in _OF_A_KERNEL]
+    return [*made, (other, "jit", jit)]

@@ -1,0 +1,155 @@
+"""Kernels and programs that are written for numba-cuda-mlir."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync.cpu_cuda import arrays
+from numbasync.errors import UnsupportedKernelError
+from numbasync.launch import mlir_kernels
+from tests.cpu_cuda import mlir_stand_in
+
+STEP = 3
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    mlir_kernels.counterparts.cache_clear()
+    yield mlir_stand_in.install(monkeypatch)
+    mlir_kernels.counterparts.cache_clear()
+
+
+def _tensor(*values: float) -> na.Tensor:
+    return na.to_device(np.array(values, np.float32), arrays.cpu()).sync()
+
+
+def test_its_kernels_have_launchers(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, float32 = other.cuda, other.types.float32
+
+    @theirs.jit(device=True)
+    def twice(x):
+        return 2 * x
+
+    helpers: Any = ModuleType("helpers")
+    helpers.twice = twice
+
+    @na.launcher
+    @theirs.jit
+    def scale(z, x):
+        held = theirs.shared.array(32, float32)
+        i = theirs.grid(1)
+        held[theirs.threadIdx.x] = x[i] if i < x.size else 0
+        theirs.syncthreads()
+        if i < z.size:
+            z[i] = twice(held[theirs.threadIdx.x]) + helpers.twice(STEP)
+
+    assert [p.is_output for p in scale.parameters] == [True, False]
+    assert scale.py_func.__qualname__.endswith("scale") and scale.py_func.__module__ == __name__
+    result = scale[1, 32](_tensor(0, 0, 0), _tensor(1, 2, 3)).sync()
+    assert result.z.to_host().sync().tolist() == [8, 10, 12]
+
+
+def test_a_name_of_its_module_is_looked_up_late(
+    other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "@cuda.jit\ndef fill(z):\n    z[0] = added(N)\n"
+    program = {"__name__": "program", "cuda": other.cuda, "N": 1}
+    exec(source, program)
+    fill = na.launcher(program["fill"])
+    exec("@cuda.jit(device=True)\ndef added(x):\n    return x + 1\n", program)
+    program["N"] = 6
+    assert fill[1, 1](_tensor(0)).sync().z.to_host().sync().tolist() == [7]
+
+
+def test_both_compilers_kernels_in_a_program(other: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def ours(z):
+        z[cuda.grid(1)] += 1
+
+    theirs = na.launcher(other.cuda.jit(ours.py_func))
+    assert theirs is not ours
+    z = ours[1, 2](_tensor(0, 1)).sync().z
+    assert theirs[1, 2](z).sync().z.to_host().sync().tolist() == [2, 3]
+    kernel = other.cuda.jit(ours.py_func)
+    assert mlir_kernels.as_numba_cuda(kernel) is mlir_kernels.as_numba_cuda(kernel)
+
+
+def test_a_name_that_numba_cuda_lacks_is_refused(other: Any) -> None:
+    program = {"inline_ptx": other.cuda.inline_ptx, "cuda": other.cuda}
+    exec("@cuda.jit\ndef stop(z):\n    inline_ptx('exit;')\n", program)
+    with pytest.raises(UnsupportedKernelError) as error:
+        na.launcher(program["stop"])
+    assert "kernel stop uses inline_ptx of numba-cuda-mlir" in str(error.value)
+    assert "names that both have" in str(error.value)
+
+
+def test_its_programs_run_by_the_switch(other: Any) -> None:
+    theirs = other.cuda
+
+    @theirs.jit
+    def before(z):
+        if theirs.grid(1) < z.size:
+            z[theirs.grid(1)] += 1
+
+    own = theirs.jit
+    with na.cuda_on_cpu():
+        a = theirs.to_device(np.zeros(6, np.float32))
+        assert isinstance(a, theirs.DeviceNDArray)
+        before[1, 8](a)
+        before[1, 8, theirs.stream()](a)
+        before.forall(6)(a)
+
+        @theirs.jit("void(float32[:])", fastmath=True)
+        def within(z):
+            z[theirs.grid(1)] *= theirs.blockDim.x
+
+        within[2, 3](a)
+        assert a.copy_to_host().tolist() == [9] * 6
+    assert theirs.jit is own and type(before).__getitem__.__qualname__.startswith("MLIRDispatcher")
+
+
+def test_a_function_of_a_function_calls_itself(other: Any) -> None:
+    with na.cuda_on_cpu():
+
+        @other.cuda.jit(device=True)
+        def factorial(n):
+            if n < 2:
+                return 1
+            return n * factorial(n - 1)
+
+        @other.cuda.jit
+        def put(z, n):
+            z[0] = factorial(n)
+
+        z = np.zeros(1, np.int64)
+        put[1, 1](z, 5)
+        assert z[0] == 120
+
+
+def test_the_switch_needs_no_other_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    if mlir_stand_in.IS_INSTALLED:
+        pytest.skip("numba-cuda-mlir is installed")
+    with na.cuda_on_cpu():
+        assert mlir_stand_in.PACKAGE not in sys.modules
+
+
+@pytest.mark.skipif(not mlir_stand_in.IS_INSTALLED, reason="numba-cuda-mlir is not installed")
+def test_its_types_are_numba_cudas(other: Any) -> None:
+    theirs = other.types
+    ours: Any = cuda.types
+    for given, wanted in [
+        (theirs.float32, ours.float32), (theirs.int64[:, ::1], ours.int64[:, ::1]),
+        (theirs.UniTuple(theirs.complex64, 2), ours.UniTuple(ours.complex64, 2)),
+        (theirs.void(theirs.uint8[:]), ours.void(ours.uint8[:])),
+    ]:  # fmt: skip
+        assert mlir_kernels.meaning(given) == wanted
+        assert not mlir_kernels.belongs(mlir_kernels.meaning(given))
