@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32, int64, uint16
+from numba import cuda, int32, int64, uint16, uint32
 
 from numbasync import layout
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
@@ -33,7 +33,8 @@ from numbasync.launch.parameters import KernelInput, KernelOutput
 BITS = 4  # of a step within a block
 BINS = 1 << BITS
 PASS_BITS = 8  # of a launch
-PASS_BINS = 1 << PASS_BITS
+PASS_BINS = 1 << PASS_BITS  # as many as threads: each has one
+WARP = 32
 
 
 def bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -108,6 +109,128 @@ def count_kernel(dtype: np.dtype[Any], descending: bool) -> Any:
 
 
 @cache
+def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
+    """The launcher ``(z, carried, x, given, starts, shift)`` of one pass over rows of many chunks:
+    each key is written behind those of lesser digits, and of its digit before it.
+
+    `starts` is of shape ``(rows, PASS_BINS * parts, 1)``: for each digit and chunk, how many keys
+    of the row come before the first one of them. The other arguments are those of `sort_kernel`.
+
+    A warp takes 32 neighbouring keys at a time. The lanes that have one digit find one another, and
+    the first of them adds their number to what the warp has counted of it: with that count, and
+    the number of such lanes before it, a key has its place among those of its digit in the warp.
+    """
+    key_of = ordered(dtype, descending)
+    kind = numba_type(bits_of(dtype))
+    each = each_of(dtype)
+    chunk = THREADS * each
+    warps = THREADS // WARP
+    cells = warps * PASS_BINS
+    has_values = values != "none"
+    has_given = values == "given"
+    room = chunk if has_values else 1
+
+    @launcher(may_alias=True)
+    @cuda.jit
+    def place_keys(
+        z: KernelOutput, carried: KernelOutput, x: KernelInput, given: KernelInput,
+        starts: KernelInput, shift: int,
+    ) -> None:  # fmt: skip
+        tile = cuda.shared.array(chunk, kind)
+        places = cuda.shared.array(room, uint16)
+        counts = cuda.shared.array(cells, int32)
+        firsts = cuda.shared.array(PASS_BINS, int64)
+        ends = cuda.shared.array(warps, int32)
+        keys = cuda.local.array(each, kind)
+        ranks = cuda.local.array(each, int32)
+        t = int32(cuda.threadIdx.x)
+        lane, warp = t % WARP, t // WARP
+        parts = starts.shape[1] // PASS_BINS
+        number = int64(cuda.blockIdx.x)
+        row = number // parts
+        part = number - row * parts
+        first = part * chunk
+        left = int32(min(x.shape[1] - first, chunk))
+        own = warp * (WARP * each) + lane
+        for k in range(warps):
+            counts[k * PASS_BINS + t] = 0
+        if left == chunk:
+            for k in range(each):
+                keys[k] = x[row, first + own + k * WARP]
+        else:
+            for k in range(each):
+                at = own + k * WARP
+                keys[k] = x[row, first + at] if at < left else kind(0)
+        cuda.syncthreads()
+        earlier = (uint32(1) << uint32(lane)) - uint32(1)
+        base = warp * PASS_BINS
+        for k in range(each):
+            digit = int32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
+            if own + k * WARP >= left:
+                digit = int32(PASS_BINS - 1)
+            peers = uint32(cuda.match_any_sync(0xFFFFFFFF, digit))
+            before = int32(cuda.popc(peers & earlier))
+            found = counts[base + digit]
+            cuda.syncwarp()
+            if before == 0:
+                counts[base + digit] = found + int32(cuda.popc(peers))
+            cuda.syncwarp()
+            ranks[k] = found + before
+        cuda.syncthreads()
+
+        # Thread t adds up what warps have of digit t, and the threads their sums.
+        total = int32(0)
+        for k in range(warps):
+            found = counts[k * PASS_BINS + t]
+            counts[k * PASS_BINS + t] = total
+            total += found
+        running = total
+        step = int32(1)
+        while step < WARP:
+            there = cuda.shfl_up_sync(0xFFFFFFFF, running, step)
+            if lane >= step:
+                running += there
+            step *= 2
+        if lane == WARP - 1:
+            ends[warp] = running
+        cuda.syncthreads()
+        running -= total
+        for k in range(warps - 1):
+            if k < warp:
+                running += ends[k]
+        for k in range(warps):
+            counts[k * PASS_BINS + t] += running
+        firsts[t] = int64(starts[row, t * parts + part, 0]) - running
+        cuda.syncthreads()
+
+        for k in range(each):
+            at = own + k * WARP
+            digit = int32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
+            if at >= left:
+                digit = int32(PASS_BINS - 1)
+            place = counts[base + digit] + ranks[k]
+            tile[place] = keys[k]
+            if has_values:
+                places[place] = at
+        cuda.syncthreads()
+        for k in range(each):
+            at = k * THREADS + t
+            if at < left:
+                bits = tile[at]
+                digit = int32((key_of(bits) >> shift) & (PASS_BINS - 1))
+                to = firsts[digit] + at
+                z[row, to] = bits
+                if has_values:
+                    local = int64(places[at])
+                    if has_given:
+                        carried[row, to] = given[row, first + local]
+                    else:
+                        carried[row, to] = first + local
+
+    return place_keys
+
+
+@cache
 def sort_kernel(
     dtype: np.dtype[Any], descending: bool, block: Block, is_whole: bool, values: str
 ) -> Any:
@@ -124,7 +247,7 @@ def sort_kernel(
     key_of = ordered(dtype, descending)
     kind = numba_type(bits_of(dtype))
     each = each_of(dtype)
-    rows, along, _ = block
+    rows, along = block.rows, block.along
     chunk = along * each
     size = THREADS * each
     padded = size + size // 32
