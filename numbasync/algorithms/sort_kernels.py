@@ -1,19 +1,21 @@
 """The kernels that sort: by digits of the keys' bits, from the last to the first, each time stably.
 
-An input is seen as ``(rows, n)``. A block stages a chunk of keys in shared memory and sorts the
-numbers of their places, `BITS` at a time: each thread counts the digits of its run of neighbours,
-the block scans these counts, ordered by digit and then by thread, and each thread gives its
-elements their new places. A row of one chunk is sorted so at once, by all its digits. Of more
-chunks a row, a launch sorts by 8 bits, and writes each element behind those of lesser digits, and
-of this digit in earlier chunks: `count_kernel` has counted them, and a scan has added them up.
-Where a few elements are wanted, each chunk is sorted by itself, and its first few go on.
+An input is seen as ``(rows, n)``. Rows of one chunk are sorted by one launch: a block stages the
+keys in shared memory and sorts the numbers of their places, `BITS` at a time. Each thread counts
+the digits of its run of neighbours, the block scans these counts, ordered by digit and then by
+thread, and each thread gives its elements their new places. Of longer rows a launch sorts by 8
+bits: it writes each key behind those of lesser digits, and of its digit before it. Of earlier
+chunks `count_kernel` has counted these, and a scan has added the counts up; in its own chunk a
+block counts them by warps, and it collects keys of one digit, so that they are written together.
 
 Digits are taken of `ordered` bits, whose order as unsigned numbers is NumPy's. The elements
 themselves stay as they are, with the sign of a zero and the bits of a NaN.
 
 Places behind the end count as the largest key. They come last at first, and stay last.
 
-Source: G. E. Blelloch, Prefix sums and their applications, 1990, of the split by scans.
+Source: G. E. Blelloch, Prefix sums and their applications, 1990, of the split by scans;
+A. Adinets and D. Merrill, Onesweep: a faster least significant digit radix sort for GPUs, 2022, of
+the ranks by warps.
 """
 
 from __future__ import annotations
@@ -231,16 +233,14 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
 
 
 @cache
-def sort_kernel(
-    dtype: np.dtype[Any], descending: bool, block: Block, is_whole: bool, values: str
-) -> Any:
-    """The launcher ``(z, carried, x, given, starts, shift, end, parts, kept)`` of one pass.
+def sort_kernel(dtype: np.dtype[Any], descending: bool, block: Block, values: str) -> Any:
+    """The launcher ``(z, carried, x, given, end, kept)`` of rows of one chunk.
+
+    The last `end` bits of the keys are sorted by, and the first `kept` of each row are written.
 
     Args:
         dtype: of the keys, whose bits `x` has and `z` is given.
         block: the layout of `scan_block`, of one column.
-        is_whole: each chunk is sorted by itself, and its first `kept` elements are written behind
-            those of the chunks before; `starts` is not read. Else `kept` is not.
         values: what moves with the keys to `carried`: `"none"`, `"places"` (the number of each
             key in its row), or `"given"` (the elements of `given`).
     """
@@ -259,30 +259,26 @@ def sort_kernel(
     @cuda.jit
     def sort_chunks(
         z: KernelOutput, carried: KernelOutput, x: KernelInput, given: KernelInput,
-        starts: KernelInput, shift: int, end: int, parts: int, kept: int,
+        end: int, kept: int,
     ) -> None:  # fmt: skip
         tile = cuda.shared.array(padded, kind)
         places = cuda.shared.array(twice_places, uint16)
         counts = cuda.shared.array(cells, uint16)
         totals = cuda.shared.array(twice_threads, int32)
-        firsts = cuda.shared.array(PASS_BINS, int32)
         t = int64(cuda.threadIdx.x)
-        number = int64(cuda.blockIdx.x)
-        part = number % parts
-        first_row = number // parts * rows
-        first = part * chunk
-        left = min(x.shape[1] - first, chunk)
+        first_row = int64(cuda.blockIdx.x) * rows
+        left = x.shape[1]
         for k in range(each):
             at = k * THREADS + t
             row = min(first_row + at // chunk, x.shape[0] - 1)
-            i = min(first + at % chunk, x.shape[1] - 1)
+            i = min(at % chunk, left - 1)
             tile[at + at // 32] = x[row, i]
             places[at] = at % chunk
         own_row = t // along
         own_i = t % along
         base = own_row * chunk
         here = 0
-        low = shift
+        low = int64(0)
         while low < end:
             for digit in range(BINS):
                 at = (own_row * BINS + digit) * along + own_i
@@ -334,37 +330,17 @@ def sort_kernel(
             low = low + BITS
         cuda.syncthreads()
 
-        if not is_whole:
-            # Where each digit begins in this chunk.
-            for k in range(each):
-                at = k * THREADS + t
-                if at < left:
-                    place = int64(places[here + at])
-                    digit = (key_of(tile[place + place // 32]) >> shift) & (PASS_BINS - 1)
-                    before = digit
-                    if at > 0:
-                        place = int64(places[here + at - 1])
-                        before = (key_of(tile[place + place // 32]) >> shift) & (PASS_BINS - 1)
-                    if at == 0 or before != digit:
-                        firsts[digit] = at
-            cuda.syncthreads()
         for k in range(each):
             at = k * THREADS + t
             row = first_row + at // chunk
             to = at % chunk
-            if row < x.shape[0] and to < left and (to < kept or not is_whole):
+            if row < x.shape[0] and to < left and to < kept:
                 local = int64(places[here + at])
                 place = at - to + local
-                bits = tile[place + place // 32]
-                if is_whole:
-                    to += part * kept
-                else:
-                    digit = (key_of(bits) >> shift) & (PASS_BINS - 1)
-                    to += starts[row, int64(digit) * parts + part, 0] - firsts[digit]
-                z[row, to] = bits
+                z[row, to] = tile[place + place // 32]
                 if has_places:
-                    carried[row, to] = first + local
+                    carried[row, to] = local
                 if has_given:
-                    carried[row, to] = given[row, first + local]
+                    carried[row, to] = given[row, local]
 
     return sort_chunks

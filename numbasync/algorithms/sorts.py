@@ -41,7 +41,6 @@ from numbasync.tensors.tensor import Tensor
 I32 = np.dtype(np.int32)
 LESS = 4  # times as many elements as are wanted: else all of them are sorted
 SPANS = 2048  # blocks that count digits
-MANY = 8  # times as many elements in a chunk as are wanted of it: else whole rows are sorted
 Pair = tuple[Tensor, Tensor]  # the keys, and what moved with them; or the keys again
 
 
@@ -113,9 +112,10 @@ def topk(x: Any, k: int, axis: Any = -1, *, largest: bool = True) -> DeviceOp[Pa
         k: how many: at most as many as the axis has.
         largest: False: the least, the least first.
 
-    Of equal elements those with lesser indices come first; a NaN counts as the largest. For up to
-    512 of them (of 4 bytes; 256 of 8) chunks are sorted, and the first `k` of each again, until one
-    chunk is left: that reads each element once. More take a sort of the whole axis; see `sort`.
+    Of equal elements those with lesser indices come first; a NaN counts as the largest. Of an axis
+    of up to 4,096 elements (2,048 of 8 bytes), and where more than a quarter of one are wanted, all
+    are sorted; see `sort`. Of others the last one that is wanted is found first, a byte at a time:
+    each element is read once for each of its bytes, and once or twice more, and `k` are sorted.
 
     Raises:
         ShapeError: the axis has fewer than `k` elements.
@@ -218,29 +218,18 @@ def sort_rows(
     block = scan_block(n, 1, each_of(dtype))
     chunk = block.along * each_of(dtype)
     parts = -(-n // chunk)
-    is_whole = parts == 1 or MANY * kept <= chunk
     blocks = -(-rows // block.rows) * parts
     bits = x.reinterpret(bits_of(dtype))
     end = BITS if dtype == BOOL else 8 * dtype.itemsize
 
     def one_pass(
-        keys: Tensor, moved: Tensor, starts: Tensor, shift: int, last: int, way: str
+        kernel: Any, keys: Tensor, moved: Tensor, way: str, length: int, *more: Any
     ) -> DeviceOp[Pair]:
-        if is_whole:
-            sorting = sort_kernel(dtype, descending, block, is_whole, way)
-            more: tuple[int, ...] = (shift, last, parts, kept)
-        else:
-            sorting, more = place_kernel(dtype, descending, way), (shift,)
-        room = (
-            (rows, (parts - 1) * kept + min(kept, n - (parts - 1) * chunk))
-            if is_whole
-            else (rows, n)
-        )
-
         def launch(made: Pair) -> DeviceOp[Pair]:
-            launched = sorting[blocks, THREADS](*made, keys, moved, starts, *more)
+            launched = kernel[blocks, THREADS](*made, keys, moved, *more)
             return launched.map(lambda _: made)  # type: ignore[no-any-return]
 
+        room = (rows, length)
         if way == "none":
             return empty(room, keys.dtype).map(lambda z: (z, z)).then(launch)
         return zip(empty(room, keys.dtype), empty(room, carried)).then(launch)
@@ -249,25 +238,23 @@ def sort_rows(
         keys = pair[0].reinterpret(dtype)
         return keys, keys if values == "none" else pair[1]
 
-    if is_whole:
-        done = one_pass(bits, given, bits, 0, end, values).map(restored)
-        if parts == 1:
-            return done
-        way = values if values == "none" else "given"
-        return done.then(lambda pair: sort_rows(pair[0], descending, way, pair[1], carried, kept))
+    if parts == 1:
+        kernel = sort_kernel(dtype, descending, block, values)
+        return one_pass(kernel, bits, given, values, kept, end, kept).map(restored)
     counting = count_kernel(dtype, descending)
     summing = named("sum", I32)
     start = I64.type(0)
 
     def by_byte(pair: Pair, shift: int, way: str) -> DeviceOp[Pair]:
         keys, moved = pair
+        placing = place_kernel(dtype, descending, way)
         counted: DeviceOp[Tensor] = empty((rows, PASS_BINS, parts), I32).then(
             lambda z: counting[blocks, THREADS](z, keys, shift).map(lambda _: z)
         )
         starts = counted.then(
             lambda z: scan_rows(summing, z.reshape((rows, PASS_BINS * parts, 1)), start, True)
         )
-        return starts.then(lambda s: one_pass(keys, moved, s, shift, shift + PASS_BITS, way))
+        return starts.then(lambda s: one_pass(placing, keys, moved, way, n, s, shift))
 
     done = value((bits, given))
     for shift in range(0, end, PASS_BITS):
