@@ -1,9 +1,11 @@
 """The kernels that reduce: one tree of combinations, for every operator and every axis.
 
 An input is seen as ``(rows, n, columns)``, and reduced along the middle axis. A block has `rows` x
-`along` x `columns` threads, and a chunk of ``along * EACH`` elements of that axis. Thread i of a
-chunk combines the elements i, i + `along`, i + 2 `along` and so on, one behind the other; then the
-threads combine their results by halves in shared memory. Several chunks of a row give several
+`along` x `columns` threads, and a chunk of ``along * each`` elements of that axis. Thread i of a
+chunk has the elements i, i + `along`, i + 2 `along` and so on. It combines each fourth of them,
+from the first, the second, the third and the fourth on, so that four combinations do not wait for
+one another; then these four, and with them what is left over. Then the threads combine their
+results by halves in shared memory. Several chunks of a row give several
 results, which the next launch reduces in the same way, until there is one.
 
 The shape of the tree follows from n, and from whether `columns` is 1: neither the grid nor the
