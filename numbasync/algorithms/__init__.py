@@ -28,6 +28,8 @@ from numbasync.algorithms.selections import histogram as histogram
 from numbasync.algorithms.selections import searchsorted as searchsorted
 from numbasync.algorithms.selections import select as select
 from numbasync.algorithms.selections import unique as unique
+from numbasync.algorithms.softmaxes import log_softmax as log_softmax
+from numbasync.algorithms.softmaxes import softmax as softmax
 from numbasync.algorithms.sorts import argsort as argsort
 from numbasync.algorithms.sorts import sort as sort
 from numbasync.algorithms.sorts import sort_by_key as sort_by_key
