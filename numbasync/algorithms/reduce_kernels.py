@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, int64
+from numba import cuda, int64, uint64
 
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
@@ -159,33 +159,38 @@ def reduce_kernel(
         first = part * chunk
         left = min(x0.shape[1] - first, chunk)
         is_there = row < x0.shape[0] and column < x0.shape[2]
-        row_in = min(row, x0.shape[0] - 1)
-        column_in = min(column, x0.shape[2] - 1)
-        state = load(x0, x1, x2, row_in, first + min(i, left - 1), column_in)
+        # Unsigned, so that device functions need not ask whether an index is negative.
+        row_in = uint64(min(row, x0.shape[0] - 1))
+        column_in = uint64(min(column, x0.shape[2] - 1))
+        state = load(x0, x1, x2, row_in, uint64(first + min(i, left - 1)), column_in)
         k = i + along
         if left >= 4 * along:
-            b = load(x0, x1, x2, row_in, first + i + along, column_in)
-            c = load(x0, x1, x2, row_in, first + i + 2 * along, column_in)
-            d = load(x0, x1, x2, row_in, first + i + 3 * along, column_in)
+            b = load(x0, x1, x2, row_in, uint64(first + i + along), column_in)
+            c = load(x0, x1, x2, row_in, uint64(first + i + 2 * along), column_in)
+            d = load(x0, x1, x2, row_in, uint64(first + i + 3 * along), column_in)
             if left == chunk:
                 for m in range(1, each // 4):
                     k = first + i + 4 * m * along
-                    state = combine(state, load(x0, x1, x2, row_in, k, column_in))
-                    b = combine(b, load(x0, x1, x2, row_in, k + along, column_in))
-                    c = combine(c, load(x0, x1, x2, row_in, k + 2 * along, column_in))
-                    d = combine(d, load(x0, x1, x2, row_in, k + 3 * along, column_in))
+                    state = combine(state, load(x0, x1, x2, row_in, uint64(k), column_in))
+                    b = combine(b, load(x0, x1, x2, row_in, uint64(k + along), column_in))
+                    c = combine(c, load(x0, x1, x2, row_in, uint64(k + 2 * along), column_in))
+                    d = combine(d, load(x0, x1, x2, row_in, uint64(k + 3 * along), column_in))
                 k = int64(chunk)
             else:
                 k = i + 4 * along
                 while k + 3 * along < left:
-                    state = combine(state, load(x0, x1, x2, row_in, first + k, column_in))
-                    b = combine(b, load(x0, x1, x2, row_in, first + k + along, column_in))
-                    c = combine(c, load(x0, x1, x2, row_in, first + k + 2 * along, column_in))
-                    d = combine(d, load(x0, x1, x2, row_in, first + k + 3 * along, column_in))
+                    state = combine(state, load(x0, x1, x2, row_in, uint64(first + k), column_in))
+                    b = combine(b, load(x0, x1, x2, row_in, uint64(first + k + along), column_in))
+                    c = combine(
+                        c, load(x0, x1, x2, row_in, uint64(first + k + 2 * along), column_in)
+                    )
+                    d = combine(
+                        d, load(x0, x1, x2, row_in, uint64(first + k + 3 * along), column_in)
+                    )
                     k += 4 * along
             state = combine(combine(state, b), combine(c, d))
         while k < left:
-            state = combine(state, load(x0, x1, x2, row_in, first + k, column_in))
+            state = combine(state, load(x0, x1, x2, row_in, uint64(first + k), column_in))
             k += along
         if half:
             put(held_0, held_1, held_2, t, state)

@@ -86,6 +86,7 @@ def count_kernel(dtype: np.dtype[Any], descending: bool) -> Any:
     `counts` is of shape ``(rows, PASS_BINS, parts)``, and `x` of the keys' bits, ``(rows, n)``.
     """
     key_of = ordered(dtype, descending)
+    kind = numba_type(bits_of(dtype))
     each = each_of(dtype)
     chunk = THREADS * each
 
@@ -93,16 +94,25 @@ def count_kernel(dtype: np.dtype[Any], descending: bool) -> Any:
     @cuda.jit
     def count_digits(counts: KernelOutput, x: KernelInput, shift: int) -> None:
         found = cuda.shared.array(PASS_BINS, int32)
+        keys = cuda.local.array(each, kind)
         t = int64(cuda.threadIdx.x)
         number = int64(cuda.blockIdx.x)
-        part = number % counts.shape[2]
         row = number // counts.shape[2]
+        part = number - row * counts.shape[2]
+        first = part * chunk + t
+        left = x.shape[1] - part * chunk
         found[t] = 0
-        cuda.syncthreads()
-        for k in range(each):
-            i = part * chunk + k * THREADS + t
-            if i < x.shape[1]:
-                digit = (key_of(x[row, i]) >> shift) & (PASS_BINS - 1)
+        if left >= chunk:
+            for k in range(each):
+                keys[k] = x[row, first + k * THREADS]
+            cuda.syncthreads()
+            for k in range(each):
+                digit = (key_of(keys[k]) >> shift) & (PASS_BINS - 1)
+                cuda.atomic.add(found, int32(digit), 1)
+        else:
+            cuda.syncthreads()
+            for k in range(t, left, THREADS):
+                digit = (key_of(x[row, part * chunk + k]) >> shift) & (PASS_BINS - 1)
                 cuda.atomic.add(found, int32(digit), 1)
         cuda.syncthreads()
         counts[row, t, part] = found[t]
@@ -131,6 +141,7 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
     has_values = values != "none"
     has_given = values == "given"
     room = chunk if has_values else 1
+    in_warp = uint32(WARP)
 
     @launcher(may_alias=True)
     @cuda.jit
@@ -140,90 +151,89 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
     ) -> None:  # fmt: skip
         tile = cuda.shared.array(chunk, kind)
         places = cuda.shared.array(room, uint16)
-        counts = cuda.shared.array(cells, int32)
+        counts = cuda.shared.array(cells, uint32)
         firsts = cuda.shared.array(PASS_BINS, int64)
-        ends = cuda.shared.array(warps, int32)
+        ends = cuda.shared.array(warps, uint32)
         keys = cuda.local.array(each, kind)
-        ranks = cuda.local.array(each, int32)
-        t = int32(cuda.threadIdx.x)
-        lane, warp = t % WARP, t // WARP
+        ranks = cuda.local.array(each, uint32)  # with the digit in the last bits
+        t = uint32(cuda.threadIdx.x)
+        lane, warp = uint32(t % in_warp), uint32(t // in_warp)
         parts = starts.shape[1] // PASS_BINS
         number = int64(cuda.blockIdx.x)
         row = number // parts
         part = number - row * parts
         first = part * chunk
-        left = int32(min(x.shape[1] - first, chunk))
-        own = warp * (WARP * each) + lane
+        left = uint32(min(x.shape[1] - first, chunk))
+        own = uint32(warp * uint32(WARP * each) + lane)
         for k in range(warps):
-            counts[k * PASS_BINS + t] = 0
+            counts[uint32(k * PASS_BINS) + t] = 0
         if left == chunk:
             for k in range(each):
-                keys[k] = x[row, first + own + k * WARP]
+                keys[k] = x[row, first + int64(own) + k * WARP]
         else:
             for k in range(each):
-                at = own + k * WARP
-                keys[k] = x[row, first + at] if at < left else kind(0)
+                at = int64(own) + k * WARP
+                keys[k] = x[row, first + at] if at < int64(left) else kind(0)
         cuda.syncthreads()
-        earlier = (uint32(1) << uint32(lane)) - uint32(1)
-        base = warp * PASS_BINS
+        earlier = uint32((uint32(1) << lane) - uint32(1))
+        base = uint32(warp * uint32(PASS_BINS))
         for k in range(each):
-            digit = int32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
-            if own + k * WARP >= left:
-                digit = int32(PASS_BINS - 1)
-            peers = uint32(cuda.match_any_sync(0xFFFFFFFF, digit))
-            before = int32(cuda.popc(peers & earlier))
+            digit = uint32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
+            if own + uint32(k * WARP) >= left:
+                digit = uint32(PASS_BINS - 1)
+            peers = uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit)))
+            before = uint32(cuda.popc(uint32(peers & earlier)))
             found = counts[base + digit]
             cuda.syncwarp()
             if before == 0:
-                counts[base + digit] = found + int32(cuda.popc(peers))
+                counts[base + digit] = uint32(found + uint32(cuda.popc(peers)))
             cuda.syncwarp()
-            ranks[k] = found + before
+            ranks[k] = uint32((found + before) << uint32(PASS_BITS)) | digit
         cuda.syncthreads()
 
         # Thread t adds up what warps have of digit t, and the threads their sums.
-        total = int32(0)
+        total = uint32(0)
         for k in range(warps):
-            found = counts[k * PASS_BINS + t]
-            counts[k * PASS_BINS + t] = total
-            total += found
+            found = counts[uint32(k * PASS_BINS) + t]
+            counts[uint32(k * PASS_BINS) + t] = total
+            total = uint32(total + found)
         running = total
-        step = int32(1)
-        while step < WARP:
-            there = cuda.shfl_up_sync(0xFFFFFFFF, running, step)
+        step = uint32(1)
+        while step < in_warp:
+            there = uint32(cuda.shfl_up_sync(0xFFFFFFFF, int32(running), step))
             if lane >= step:
-                running += there
-            step *= 2
-        if lane == WARP - 1:
+                running = uint32(running + there)
+            step = uint32(step * uint32(2))
+        if lane == in_warp - uint32(1):
             ends[warp] = running
         cuda.syncthreads()
-        running -= total
+        running = uint32(running - total)
         for k in range(warps - 1):
-            if k < warp:
-                running += ends[k]
+            if uint32(k) < warp:
+                running = uint32(running + ends[k])
         for k in range(warps):
-            counts[k * PASS_BINS + t] += running
-        firsts[t] = int64(starts[row, t * parts + part, 0]) - running
+            at_warp = uint32(k * PASS_BINS) + t
+            counts[at_warp] = uint32(counts[at_warp] + running)
+        firsts[t] = int64(starts[row, int64(t) * parts + part, 0]) - int64(running)
         cuda.syncthreads()
 
         for k in range(each):
-            at = own + k * WARP
-            digit = int32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
-            if at >= left:
-                digit = int32(PASS_BINS - 1)
-            place = counts[base + digit] + ranks[k]
+            rank = ranks[k]
+            digit = uint32(rank & uint32(PASS_BINS - 1))
+            place = uint32(counts[base + digit] + (rank >> uint32(PASS_BITS)))
             tile[place] = keys[k]
             if has_values:
-                places[place] = at
+                places[place] = own + uint32(k * WARP)
         cuda.syncthreads()
         for k in range(each):
-            at = k * THREADS + t
-            if at < left:
-                bits = tile[at]
-                digit = int32((key_of(bits) >> shift) & (PASS_BINS - 1))
-                to = firsts[digit] + at
+            at_key = uint32(uint32(k * THREADS) + t)
+            if at_key < left:
+                bits = tile[at_key]
+                digit = uint32((key_of(bits) >> shift) & (PASS_BINS - 1))
+                to = firsts[digit] + int64(at_key)
                 z[row, to] = bits
                 if has_values:
-                    local = int64(places[at])
+                    local = int64(places[at_key])
                     if has_given:
                         carried[row, to] = given[row, first + local]
                     else:

@@ -58,21 +58,21 @@ def digit_kernel(dtype: np.dtype[Any], descending: bool, is_first: bool) -> Any:
         span = int64(cuda.blockIdx.x) % spans
         found[t] = 0
         cuda.syncthreads()
+        by, beginning = uint64(shift + PASS_BITS), begin[row]
         for first in range(span * CHUNK, x.shape[1], spans * CHUNK):
             left = x.shape[1] - first
             if left >= CHUNK:
                 for k in range(EACH):
                     keys[k] = x[row, first + k * THREADS + t]
-            else:
                 for k in range(EACH):
-                    keys[k] = x[row, first + min(k * THREADS + t, left - 1)]
-            for k in range(EACH):
-                key = key_of(keys[k])
-                is_one = k * THREADS + t < left
-                if not is_first:
-                    is_one = is_one and uint64(key) >> uint64(shift + PASS_BITS) == begin[row]
-                if is_one:
-                    cuda.atomic.add(found, int32((key >> shift) & (PASS_BINS - 1)), 1)
+                    key = key_of(keys[k])
+                    if is_first or uint64(key) >> by == beginning:
+                        cuda.atomic.add(found, int32((key >> shift) & (PASS_BINS - 1)), 1)
+            else:
+                for k in range(t, left, THREADS):
+                    key = key_of(x[row, first + k])
+                    if is_first or uint64(key) >> by == beginning:
+                        cuda.atomic.add(found, int32((key >> shift) & (PASS_BINS - 1)), 1)
         cuda.syncthreads()
         if found[t] > 0:
             cuda.atomic.add(counts, (row, t), int64(found[t]))
@@ -146,7 +146,7 @@ def take_kernel(dtype: np.dtype[Any], descending: bool) -> Any:
     kind = numba_type(bits_of(dtype))
     below = (1 << EQUAL) - 1
 
-    @launcher(may_alias=True)
+    @launcher
     @cuda.jit
     def take_keys(
         z: KernelOutput, places: KernelOutput, x: KernelInput, last: KernelInput,
