@@ -5,6 +5,8 @@ runs before it is awaited. Names and rules are NumPy's. The result's bits depend
 not on the grid.
 """
 
+from numbasync.algorithms.norms import layer_norm as layer_norm
+from numbasync.algorithms.norms import rms_norm as rms_norm
 from numbasync.algorithms.reductions import all as all
 from numbasync.algorithms.reductions import any as any
 from numbasync.algorithms.reductions import argmax as argmax

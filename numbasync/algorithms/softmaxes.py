@@ -81,6 +81,18 @@ def log_softmax(x: Any, axis: Any = -1) -> DeviceOp[Tensor]:
     return Algorithm("log_softmax", x, partial(_plan, "log_softmax", axis))
 
 
+def threads_of(n: int) -> tuple[int, int]:
+    """How many threads a row of `n` elements has, and how many elements each keeps; 0: none."""
+    threads = warp.WARP if n <= 512 else THREADS if n <= EACH * THREADS else MOST_THREADS
+    return threads, next((k for k in (1, 4, EACH) if n <= k * threads), 0)
+
+
+def grid_of(rows: int, threads: int) -> tuple[int, int]:
+    """The blocks and their threads, of rows of so many threads."""
+    of_block = max(THREADS // threads, 1)
+    return -(-rows // of_block), of_block * threads
+
+
 def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     """What builds the operation of a tensor of this shape and dtype."""
     if not layout.is_float(dtype):
@@ -92,19 +104,16 @@ def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     rows = math.prod(shape) // n
     order = (*(a for a in range(len(shape)) if a != along), along)
     back = tuple(int(a) for a in np.argsort(order))
-    threads = warp.WARP if n <= 512 else THREADS if n <= EACH * THREADS else MOST_THREADS
-    each = next((k for k in (1, 4, EACH) if n <= k * threads), 0)
+    threads, each = threads_of(n)
     kernel = softmax_kernel(dtype, threads, each, name == "log_softmax")
-    of_block = max(THREADS // threads, 1)
+    grid = grid_of(rows, threads)
 
     def build(x: Tensor) -> DeviceOp[Tensor]:
         ready: DeviceOp[Tensor] = contiguous(permuted(x, order)).reshape((rows, n))
         return ready.then(launch).then(restored)
 
     def launch(x: Tensor) -> DeviceOp[Tensor]:
-        return empty(x.shape, dtype).then(
-            lambda z: kernel[-(-rows // of_block), max(threads, THREADS)](z, x).map(lambda _: z)
-        )
+        return empty(x.shape, dtype).then(lambda z: kernel[grid](z, x).map(lambda _: z))
 
     def restored(z: Tensor) -> DeviceOp[Tensor]:
         z = z.reshape(tuple(shape[a] for a in order))
