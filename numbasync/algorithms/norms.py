@@ -47,7 +47,7 @@ def layer_norm(x: Any, scale: Any = None, shift: Any = None, *, eps: float = 1e-
     ``(n / p + 44) u abs(scale) (1 + abs(z)) (1 + m / s) + 2 u abs(shift)``: the mean is a sum of
     n / p elements a thread and of up to 36 threads' sums, and its error is divided by s.
 
-    Reads and writes each element once, up to 16,384 along the axis, else reads each three times.
+    Reads and writes each element once, up to 8,192 along the axis, else reads each three times.
 
     Raises:
         ShapeError: `x` has no axis, or `scale` or `shift` another shape.

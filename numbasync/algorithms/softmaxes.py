@@ -30,8 +30,9 @@ from numbasync.tensors.create import empty
 from numbasync.tensors.tensor import Tensor
 
 EACH = 16  # elements that a thread keeps
-MOST_THREADS = 1024  # of a row
-KEPT = EACH * MOST_THREADS
+KEEPERS = 512  # threads of a row that is kept: twice as many would have too few registers
+KEPT = EACH * KEEPERS
+MOST_THREADS = 1024  # of a row that is read again
 
 
 def softmax(x: Any, axis: Any = -1) -> DeviceOp[Tensor]:
@@ -49,10 +50,10 @@ def softmax(x: Any, axis: Any = -1) -> DeviceOp[Tensor]:
     Relative error of a result, to first order: with u = ``2**-24`` for float32 and ``2**-53`` for
     float64, ``(2 d + n / p + 40) u``, where d is the largest distance from the maximum of those
     elements whose results are not 0, n the extent of the axis, and p the threads of a row: 32 for
-    up to 512 elements, 256 for up to 4,096, else 1,024. Each exponential is of a rounded distance,
+    up to 512 elements, 256 for up to 4,096, 512 for up to 8,192, else 1,024. Each exponential is of a rounded distance,
     and so is each summand; a thread adds n / p of these, and the threads up to 36.
 
-    Reads and writes each element once, for up to 16,384 along the axis; reads each three times for
+    Reads and writes each element once, for up to 8,192 along the axis; reads each three times for
     more. Other axes than the last, and what is not contiguous, are copied first.
 
     Raises:
@@ -83,8 +84,10 @@ def log_softmax(x: Any, axis: Any = -1) -> DeviceOp[Tensor]:
 
 def threads_of(n: int) -> tuple[int, int]:
     """How many threads a row of `n` elements has, and how many elements each keeps; 0: none."""
-    threads = warp.WARP if n <= 512 else THREADS if n <= EACH * THREADS else MOST_THREADS
-    return threads, next((k for k in (1, 4, EACH) if n <= k * threads), 0)
+    if n > KEPT:
+        return MOST_THREADS, 0
+    threads = warp.WARP if n <= 512 else THREADS if n <= EACH * THREADS else KEEPERS
+    return threads, next(k for k in (1, 4, EACH) if n <= k * threads)
 
 
 def grid_of(rows: int, threads: int) -> tuple[int, int]:

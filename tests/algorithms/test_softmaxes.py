@@ -9,7 +9,7 @@ import pytest
 
 import numbasync as na
 from numbasync import algorithms
-from numbasync.algorithms.softmaxes import KEPT, softmax_kernel
+from numbasync.algorithms.softmaxes import KEPT, softmax_kernel, threads_of
 from numbasync.errors import DTypeError, NumbasyncError, ShapeError
 from tests.common import full, host, put
 
@@ -25,7 +25,7 @@ def logarithms(x: np.ndarray, axis: int) -> np.ndarray:
 
 def compare(x: np.ndarray, axis: int = -1) -> None:
     n = x.shape[axis]
-    threads = 32 if n <= 512 else 256 if n <= 4096 else 1024
+    threads, _ = threads_of(n)
     away = (x.max(axis, keepdims=True) - x).astype(np.float64)
     bound = (2 * away.max() + n / threads + 40) * UNITS[x.dtype.name]
     exact = logarithms(x, axis)
