@@ -50,8 +50,9 @@ def softmax(x: Any, axis: Any = -1) -> DeviceOp[Tensor]:
     Relative error of a result, to first order: with u = ``2**-24`` for float32 and ``2**-53`` for
     float64, ``(2 d + n / p + 40) u``, where d is the largest distance from the maximum of those
     elements whose results are not 0, n the extent of the axis, and p the threads of a row: 32 for
-    up to 512 elements, 256 for up to 4,096, 512 for up to 8,192, else 1,024. Each exponential is of a rounded distance,
-    and so is each summand; a thread adds n / p of these, and the threads up to 36.
+    up to 512 elements, 256 for up to 4,096, 512 for up to 8,192, else 1,024. Each exponential is of
+    a rounded distance, and so is each summand; a thread adds n / p of these, and the threads up to
+    36.
 
     Reads and writes each element once, for up to 8,192 along the axis; reads each three times for
     more. Other axes than the last, and what is not contiguous, are copied first.
