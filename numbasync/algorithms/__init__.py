@@ -5,6 +5,8 @@ runs before it is awaited. Names and rules are NumPy's. The result's bits depend
 not on the grid.
 """
 
+from numbasync.algorithms.norms import layer_norm as layer_norm
+from numbasync.algorithms.norms import rms_norm as rms_norm
 from numbasync.algorithms.reductions import all as all
 from numbasync.algorithms.reductions import any as any
 from numbasync.algorithms.reductions import argmax as argmax
@@ -28,6 +30,8 @@ from numbasync.algorithms.selections import histogram as histogram
 from numbasync.algorithms.selections import searchsorted as searchsorted
 from numbasync.algorithms.selections import select as select
 from numbasync.algorithms.selections import unique as unique
+from numbasync.algorithms.softmaxes import log_softmax as log_softmax
+from numbasync.algorithms.softmaxes import softmax as softmax
 from numbasync.algorithms.sorts import argsort as argsort
 from numbasync.algorithms.sorts import sort as sort
 from numbasync.algorithms.sorts import sort_by_key as sort_by_key

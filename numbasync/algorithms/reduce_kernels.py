@@ -1,9 +1,11 @@
 """The kernels that reduce: one tree of combinations, for every operator and every axis.
 
 An input is seen as ``(rows, n, columns)``, and reduced along the middle axis. A block has `rows` x
-`along` x `columns` threads, and a chunk of ``along * EACH`` elements of that axis. Thread i of a
-chunk combines the elements i, i + `along`, i + 2 `along` and so on, one behind the other; then the
-threads combine their results by halves in shared memory. Several chunks of a row give several
+`along` x `columns` threads, and a chunk of ``along * each`` elements of that axis. Thread i of a
+chunk has the elements i, i + `along`, i + 2 `along` and so on. It combines each fourth of them,
+from the first, the second, the third and the fourth on, so that four combinations do not wait for
+one another; then these four, and with them what is left over. Then the threads combine their
+results by halves in shared memory. Several chunks of a row give several
 results, which the next launch reduces in the same way, until there is one.
 
 The shape of the tree follows from n, and from whether `columns` is 1: neither the grid nor the
@@ -16,13 +18,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, int64
+from numba import cuda, int64, uint64
 
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 
 THREADS = 256
 EACH = 16  # elements of a thread
+MANY = 64  # of a thread, of long rows
 
 
 class Block(NamedTuple):
@@ -31,18 +34,19 @@ class Block(NamedTuple):
     rows: int
     along: int
     columns: int
+    each: int = EACH
 
     @property
     def chunk(self) -> int:
         """Elements along the reduced axis that a block reduces to one."""
-        return self.along * EACH
+        return self.along * self.each
 
 
 def block_of(n: int, columns: int) -> Block:
     """The layout for `n` elements to reduce, with so many columns beside one another."""
     if columns == 1:
         along = 1 if n <= 8 else 32 if n <= 32 * EACH else THREADS
-        return Block(THREADS // along, along, 1)
+        return Block(THREADS // along, along, 1, EACH if n <= THREADS * EACH else MANY)
     beside = 4 if columns <= 8 else 32
     return Block(1, THREADS // beside, beside)
 
@@ -113,8 +117,7 @@ def reduce_kernel(
     size_1 = THREADS if len(states) > 1 else 1
     size_2 = THREADS if len(states) > 2 else 1
     put, get = PUT[len(states)], GET[len(states)]
-    _, along, columns = block
-    rows = block.rows
+    rows, along, columns, each = block
     chunk, half = block.chunk, along // 2
 
     @cuda.jit(device=True)
@@ -156,16 +159,39 @@ def reduce_kernel(
         first = part * chunk
         left = min(x0.shape[1] - first, chunk)
         is_there = row < x0.shape[0] and column < x0.shape[2]
-        row_in = min(row, x0.shape[0] - 1)
-        column_in = min(column, x0.shape[2] - 1)
-        state = load(x0, x1, x2, row_in, first + min(i, left - 1), column_in)
-        if left == chunk:
-            for k in range(1, EACH):
-                there = load(x0, x1, x2, row_in, first + i + k * along, column_in)
-                state = combine(state, there)
-        else:
-            for k in range(i + along, left, along):
-                state = combine(state, load(x0, x1, x2, row_in, first + k, column_in))
+        # Unsigned, so that device functions need not ask whether an index is negative.
+        row_in = uint64(min(row, x0.shape[0] - 1))
+        column_in = uint64(min(column, x0.shape[2] - 1))
+        state = load(x0, x1, x2, row_in, uint64(first + min(i, left - 1)), column_in)
+        k = i + along
+        if left >= 4 * along:
+            b = load(x0, x1, x2, row_in, uint64(first + i + along), column_in)
+            c = load(x0, x1, x2, row_in, uint64(first + i + 2 * along), column_in)
+            d = load(x0, x1, x2, row_in, uint64(first + i + 3 * along), column_in)
+            if left == chunk:
+                for m in range(1, each // 4):
+                    k = first + i + 4 * m * along
+                    state = combine(state, load(x0, x1, x2, row_in, uint64(k), column_in))
+                    b = combine(b, load(x0, x1, x2, row_in, uint64(k + along), column_in))
+                    c = combine(c, load(x0, x1, x2, row_in, uint64(k + 2 * along), column_in))
+                    d = combine(d, load(x0, x1, x2, row_in, uint64(k + 3 * along), column_in))
+                k = int64(chunk)
+            else:
+                k = i + 4 * along
+                while k + 3 * along < left:
+                    state = combine(state, load(x0, x1, x2, row_in, uint64(first + k), column_in))
+                    b = combine(b, load(x0, x1, x2, row_in, uint64(first + k + along), column_in))
+                    c = combine(
+                        c, load(x0, x1, x2, row_in, uint64(first + k + 2 * along), column_in)
+                    )
+                    d = combine(
+                        d, load(x0, x1, x2, row_in, uint64(first + k + 3 * along), column_in)
+                    )
+                    k += 4 * along
+            state = combine(combine(state, b), combine(c, d))
+        while k < left:
+            state = combine(state, load(x0, x1, x2, row_in, uint64(first + k), column_in))
+            k += along
         if half:
             put(held_0, held_1, held_2, t, state)
             step = half

@@ -45,12 +45,12 @@ def reduce(
     grid, in each run, on each GPU; the CPU device may contract products differently.
 
     Error bound of a sum of n elements, to first order: with u = ``2**-24`` for float32 and
-    ``2**-53`` for float64, ``h u sum(abs(x))``, where h is the tree's height: at most 23 for each
-    level of 4,096 elements (inner axes: 18 for each level of 128, or 21 of 1,024 for 8 columns or
-    fewer), so 46 for 16 million. Sums of integers are exact modulo ``2**64``. `norm` adds squares
-    in float64. The relative error of `var` is about ``h u (6 + m / s)``, with m the largest size of
-    the mean and s the deviation: it grows with their quotient, where a difference of sums has the
-    square of that.
+    ``2**-53`` for float64, ``h u sum(abs(x))``, where h is the tree's height: at most 15 for up to
+    4,096 elements, else 27 for each level of 16,384 (inner axes: 10 for each level of 128, or 13 of
+    1,024 for 8 columns or fewer), so 42 for 67 million. Sums of integers are exact modulo
+    ``2**64``. `norm` adds squares in float64. The relative error of `var` is about
+    ``h u (6 + m / s)``, with m the largest size of the mean and s the deviation: it grows with
+    their quotient, where a difference of sums has the square of that.
 
     Reads every element once and, if the axes are not neighbours or `x` is not contiguous, copies it
     first. Levels behind the first read a 64th of what came before, or less.

@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, int64
+from numba import cuda, int64, uint32, uint64
 
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.launch.launcher import launcher
@@ -61,11 +61,13 @@ def scan_kernel(
         is_exclusive: each result is of what is before its element, of which there is a start.
     """
     kind = numba_type(state)
-    rows, along, columns = block
+    rows, along, columns, _ = block
     each = each_of(state)
     chunk = along * each
+    wide = chunk * columns
     size = THREADS * each
     padded = size + size // 32  # no bank is hit twice where runs of 16 are read side by side
+    apart = THREADS + THREADS // 32  # places between elements that a thread stages
     twice = 2 * THREADS
 
     @cuda.jit(device=True)
@@ -95,29 +97,49 @@ def scan_kernel(
         tile = cuda.shared.array(padded, kind)
         totals = cuda.shared.array(twice, kind)
         t = int64(cuda.threadIdx.x)
-        across = (x.shape[2] + columns - 1) // columns
-        number = int64(cuda.blockIdx.x)
-        first_column = number % across * columns
-        number = number // across
-        part = number % parts
-        first_row = number // parts * rows
+        number = uint32(cuda.blockIdx.x)
+        first_column = int64(0)
+        if columns > 1:
+            across = uint32((x.shape[2] + columns - 1) // columns)
+            beside = number // across
+            first_column = int64(number - beside * across) * columns
+            number = uint32(beside)
+        above = number // uint32(parts)
+        part = int64(number - above * uint32(parts))
+        first_row = int64(above) * rows
         first = part * chunk
-        for k in range(each):
-            at = k * THREADS + t
-            row = min(first_row + at // (columns * chunk), x.shape[0] - 1)
-            i = min(first + at // columns % chunk, x.shape[1] - 1)
-            column = min(first_column + at % columns, x.shape[2] - 1)
-            tile[at + at // 32] = load(x, row, i, column)
+        # Element k of thread t is number k * THREADS + t of the block: its place is a sum of two,
+        # as `THREADS` divides a row of the block, or is some of them.
+        row_t = first_row + t // wide
+        i_t = first + t % wide // columns
+        column_t = first_column + t % columns
+        is_full = (
+            first_row + rows <= x.shape[0]
+            and first + chunk <= x.shape[1]
+            and first_column + columns <= x.shape[2]
+        )
+        staged = t + t // 32
+        if is_full:
+            for k in range(each):
+                row = row_t + k * THREADS // wide
+                i = i_t + k * THREADS % wide // columns
+                tile[staged + k * apart] = load(x, uint64(row), uint64(i), uint64(column_t))
+        else:
+            column = min(column_t, x.shape[2] - 1)
+            for k in range(each):
+                row = min(row_t + k * THREADS // wide, x.shape[0] - 1)
+                i = min(i_t + k * THREADS % wide // columns, x.shape[1] - 1)
+                tile[staged + k * apart] = load(x, uint64(row), uint64(i), uint64(column))
         cuda.syncthreads()
 
         own_column = t % columns
         own_i = t // columns % along
         own_row = t // (columns * along)
         run = (own_row * chunk + own_i * each) * columns + own_column
-        total = tile[run + run // 32]
+        run += run // 32  # and of element k: it carries nothing into the multiple of 32
+        total = tile[run]
         for k in range(1, each):
-            at = run + k * columns
-            total = combine((total,), (tile[at + at // 32],))[0]
+            total = combine((total,), (tile[run + k * columns + k * columns // 32],))[0]
         here = 0
         totals[t] = total
         step = 1
@@ -151,8 +173,7 @@ def scan_kernel(
                 carry = combine((kind(start),), (carry,))[0] if is_begun else kind(start)
                 is_begun = True
             for k in range(each):
-                at = run + k * columns
-                at += at // 32
+                at = run + k * columns + k * columns // 32
                 there = tile[at]
                 if is_exclusive:
                     tile[at] = carry
@@ -163,11 +184,9 @@ def scan_kernel(
                     tile[at] = carry
             cuda.syncthreads()
             for k in range(each):
-                at = k * THREADS + t
-                row = first_row + at // (columns * chunk)
-                i = first + at // columns % chunk
-                column = first_column + at % columns
-                if row < x.shape[0] and i < x.shape[1] and column < x.shape[2]:
-                    z[row, i, column] = finished(tile[at + at // 32])
+                row = row_t + k * THREADS // wide
+                i = i_t + k * THREADS % wide // columns
+                if is_full or (row < x.shape[0] and i < x.shape[1] and column_t < x.shape[2]):
+                    z[row, i, column_t] = finished(tile[staged + k * apart])
 
     return scan_chunks

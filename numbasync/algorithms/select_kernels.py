@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64, int32, int64
 
-from numbasync.algorithms.reduce_kernels import THREADS
+from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.algorithms.sort_kernels import ordered
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 
 SHARED_BINS = 2048  # that a block counts for itself
+TOGETHER = 8  # elements of a thread that are under way at a time
 
 
 @cache
@@ -66,23 +67,57 @@ def keep_marked(z: KernelOutput, x: KernelInput, mask: KernelInput, ends: Kernel
 
 
 @cache
-def bin_kernel(lift: Any, is_shared: bool, has_edges: bool) -> Any:
+def bin_kernel(dtype: np.dtype[Any], lift: Any, is_shared: bool, has_edges: bool) -> Any:
     """The launcher ``(counts, x, edges)``: how many elements lie in each bin.
 
     With `edges`, bin k is from ``edges[k]`` to ``edges[k + 1]``, of which the last one is part of
     it only in the last bin; without, bin k is of the elements that are k.
 
     Args:
+        dtype: of the elements.
         lift: of an `Operator`: makes a number of an element.
         is_shared: a block counts in shared memory first, in at most `SHARED_BINS`.
         has_edges: `edges` is read.
     """
+    kind = numba_type(dtype)
     room = SHARED_BINS if is_shared else 1
+
+    @cuda.jit(device=True)
+    def count(counts: Any, found: Any, edges: Any, scale: Any, element: Any) -> None:
+        bins = counts.shape[0]
+        here = int64(-1)
+        if has_edges:
+            place = lift(element, 0)[0]
+            if place >= edges[0] and place <= edges[bins]:
+                low, high = int64(0), int64(bins)
+                # Where bins have one width, this is the bin, or a neighbour of it.
+                guess = max(min(int64((place - edges[0]) * scale), high - 1), low)
+                if place >= edges[guess]:
+                    low = guess
+                    if place < edges[guess + 1]:
+                        high = guess + 1
+                else:
+                    high = guess
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    if place >= edges[middle]:
+                        low = middle
+                    else:
+                        high = middle
+                here = low
+        else:
+            here = int64(lift(element, 0)[0])
+        if here >= 0 and here < bins:
+            if is_shared:
+                cuda.atomic.add(found, here, 1)
+            else:
+                cuda.atomic.add(counts, here, 1)
 
     @launcher
     @cuda.jit
     def count_bins(counts: KernelOutput, x: KernelInput, edges: KernelInput) -> None:
         found = cuda.shared.array(room, int32)
+        taken = cuda.local.array(TOGETHER, kind)
         bins = counts.shape[0]
         t = cuda.threadIdx.x
         if is_shared:
@@ -93,34 +128,16 @@ def bin_kernel(lift: Any, is_shared: bool, has_edges: bool) -> Any:
         if has_edges:
             width = edges[bins] - edges[0]
             scale = bins / width if width > 0 else 0.0
-        for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
-            here = int64(-1)
-            if has_edges:
-                place = lift(x[i], i)[0]
-                if place >= edges[0] and place <= edges[bins]:
-                    low, high = int64(0), int64(bins)
-                    # Where bins have one width, this is the bin, or a neighbour of it.
-                    guess = max(min(int64((place - edges[0]) * scale), high - 1), low)
-                    if place >= edges[guess]:
-                        low = guess
-                        if place < edges[guess + 1]:
-                            high = guess + 1
-                    else:
-                        high = guess
-                    while high - low > 1:
-                        middle = (low + high) // 2
-                        if place >= edges[middle]:
-                            low = middle
-                        else:
-                            high = middle
-                    here = low
+        step = cuda.gridsize(1)
+        for first in range(cuda.grid(1), x.shape[0], TOGETHER * step):
+            if first + (TOGETHER - 1) * step < x.shape[0]:
+                for k in range(TOGETHER):
+                    taken[k] = x[first + k * step]
+                for k in range(TOGETHER):
+                    count(counts, found, edges, scale, taken[k])
             else:
-                here = int64(lift(x[i], i)[0])
-            if here >= 0 and here < bins:
-                if is_shared:
-                    cuda.atomic.add(found, here, 1)
-                else:
-                    cuda.atomic.add(counts, here, 1)
+                for i in range(first, x.shape[0], step):
+                    count(counts, found, edges, scale, x[i])
         if is_shared:
             cuda.syncthreads()
             for k in range(t, bins, THREADS):

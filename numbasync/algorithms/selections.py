@@ -276,7 +276,7 @@ def _plan_bincount(least: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
 
 def _counted(x: Tensor, bins: int, edges: Tensor | None) -> DeviceOp[Tensor]:
     """Counts of one axis in bins, between edges in float64 or of whole numbers."""
-    kernel = bin_kernel(named("max", x.dtype).lift, bins <= SHARED_BINS, edges is not None)
+    kernel = bin_kernel(x.dtype, named("max", x.dtype).lift, bins <= SHARED_BINS, edges is not None)
     n = math.prod(x.shape)
     if not n:
         return zeros(bins, I64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
-from numbasync.algorithms.operators import BOOL, I64, named
+from numbasync.algorithms.operators import BOOL, I64, U64, named
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
 from numbasync.algorithms.scans import scan_rows
@@ -20,18 +20,27 @@ from numbasync.algorithms.sort_kernels import (
     PASS_BITS,
     bits_of,
     count_kernel,
+    place_kernel,
     sort_kernel,
+)
+from numbasync.algorithms.top_kernels import (
+    CHUNK,
+    digit_kernel,
+    pick_digit,
+    rank_kernel,
+    take_kernel,
 )
 from numbasync.arguments import check_bool, check_whole
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.constructors import value, zip
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors.create import empty
+from numbasync.tensors.create import empty, full, zeros
 from numbasync.tensors.tensor import Tensor
 
 I32 = np.dtype(np.int32)
-MANY = 8  # times as many elements in a chunk as are wanted of it: else whole rows are sorted
+LESS = 4  # times as many elements as are wanted: else all of them are sorted
+SPANS = 2048  # blocks that count digits
 Pair = tuple[Tensor, Tensor]  # the keys, and what moved with them; or the keys again
 
 
@@ -103,9 +112,10 @@ def topk(x: Any, k: int, axis: Any = -1, *, largest: bool = True) -> DeviceOp[Pa
         k: how many: at most as many as the axis has.
         largest: False: the least, the least first.
 
-    Of equal elements those with lesser indices come first; a NaN counts as the largest. For up to
-    512 of them (of 4 bytes; 256 of 8) chunks are sorted, and the first `k` of each again, until one
-    chunk is left: that reads each element once. More take a sort of the whole axis; see `sort`.
+    Of equal elements those with lesser indices come first; a NaN counts as the largest. Of an axis
+    of up to 4,096 elements (2,048 of 8 bytes), and where more than a quarter of one are wanted, all
+    are sorted; see `sort`. Of others the last one that is wanted is found first, a byte at a time:
+    each element is read once for each of its bytes, and once or twice more, and `k` are sorted.
 
     Raises:
         ShapeError: the axis has fewer than `k` elements.
@@ -186,9 +196,10 @@ def _plan(
             if given is None
             else zip(row_by_row(x), row_by_row(given))
         )
-        done = ready.then(
-            lambda pair: sort_rows(pair[0], descending, values, pair[1], carried, kept)
-        )
+        arrange = sort_rows
+        if most is not None and LESS * kept <= n and n > THREADS * each_of(dtype):
+            arrange = top_rows
+        done = ready.then(lambda pair: arrange(pair[0], descending, values, pair[1], carried, kept))
         if values == "none":
             return done.then(lambda pair: restored(pair[0])).map(lambda t: (t, t))
         return done.then(lambda pair: zip(restored(pair[0]), restored(pair[1])))
@@ -207,25 +218,18 @@ def sort_rows(
     block = scan_block(n, 1, each_of(dtype))
     chunk = block.along * each_of(dtype)
     parts = -(-n // chunk)
-    is_whole = parts == 1 or MANY * kept <= chunk
     blocks = -(-rows // block.rows) * parts
     bits = x.reinterpret(bits_of(dtype))
     end = BITS if dtype == BOOL else 8 * dtype.itemsize
 
     def one_pass(
-        keys: Tensor, moved: Tensor, starts: Tensor, shift: int, last: int, way: str
+        kernel: Any, keys: Tensor, moved: Tensor, way: str, length: int, *more: Any
     ) -> DeviceOp[Pair]:
-        kernel = sort_kernel(dtype, descending, block, is_whole, way)
-        room = (
-            (rows, (parts - 1) * kept + min(kept, n - (parts - 1) * chunk))
-            if is_whole
-            else (rows, n)
-        )
-
         def launch(made: Pair) -> DeviceOp[Pair]:
-            launched = kernel[blocks, THREADS](*made, keys, moved, starts, shift, last, parts, kept)
+            launched = kernel[blocks, THREADS](*made, keys, moved, *more)
             return launched.map(lambda _: made)  # type: ignore[no-any-return]
 
+        room = (rows, length)
         if way == "none":
             return empty(room, keys.dtype).map(lambda z: (z, z)).then(launch)
         return zip(empty(room, keys.dtype), empty(room, carried)).then(launch)
@@ -234,25 +238,23 @@ def sort_rows(
         keys = pair[0].reinterpret(dtype)
         return keys, keys if values == "none" else pair[1]
 
-    if is_whole:
-        done = one_pass(bits, given, bits, 0, end, values).map(restored)
-        if parts == 1:
-            return done
-        way = values if values == "none" else "given"
-        return done.then(lambda pair: sort_rows(pair[0], descending, way, pair[1], carried, kept))
+    if parts == 1:
+        kernel = sort_kernel(dtype, descending, block, values)
+        return one_pass(kernel, bits, given, values, kept, end, kept).map(restored)
     counting = count_kernel(dtype, descending)
     summing = named("sum", I32)
     start = I64.type(0)
 
     def by_byte(pair: Pair, shift: int, way: str) -> DeviceOp[Pair]:
         keys, moved = pair
+        placing = place_kernel(dtype, descending, way)
         counted: DeviceOp[Tensor] = empty((rows, PASS_BINS, parts), I32).then(
             lambda z: counting[blocks, THREADS](z, keys, shift).map(lambda _: z)
         )
         starts = counted.then(
             lambda z: scan_rows(summing, z.reshape((rows, PASS_BINS * parts, 1)), start, True)
         )
-        return starts.then(lambda s: one_pass(keys, moved, s, shift, shift + PASS_BITS, way))
+        return starts.then(lambda s: one_pass(placing, keys, moved, way, n, s, shift))
 
     done = value((bits, given))
     for shift in range(0, end, PASS_BITS):
@@ -262,4 +264,49 @@ def sort_rows(
         return done.map(restored)
     return done.map(restored).then(
         lambda pair: zip(contiguous(pair[0][:, :kept]), contiguous(pair[1][:, :kept]))
+    )
+
+
+def top_rows(
+    x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any], kept: int
+) -> DeviceOp[Pair]:
+    """As `sort_rows`, of few elements of long rows: only these are sorted."""
+    rows, n = x.shape
+    dtype = x.dtype
+    bits = x.reinterpret(bits_of(dtype))
+    parts = -(-n // CHUNK)
+    spans = min(parts, max(1, SPANS // rows))
+
+    def by_digit(found: Pair, shift: int, is_first: bool) -> DeviceOp[Pair]:
+        begin, sought = found
+        counting = digit_kernel(dtype, descending, is_first)
+        counted: DeviceOp[Tensor] = zeros((rows, PASS_BINS), I64).then(
+            lambda z: counting[rows * spans, THREADS](z, bits, begin, shift, spans).map(lambda _: z)
+        )
+        made = zip(empty(rows, U64), empty(rows, I64))
+        return zip(counted, made).then(
+            lambda all_: pick_digit[rows, PASS_BINS](*all_[1], all_[0], begin, sought).map(
+                lambda _: all_[1]
+            )
+        )
+
+    def take(found: Pair) -> DeviceOp[Pair]:
+        last, missing = found
+        ranking, taking = rank_kernel(dtype, descending), take_kernel(dtype, descending)
+        counts: DeviceOp[Tensor] = empty((rows, parts, 1), I64).then(
+            lambda z: ranking[rows * parts, THREADS](z, bits, last).map(lambda _: z)
+        )
+        ends = counts.then(lambda z: scan_rows(named("sum", I64), z))
+        made = zip(ends, empty((rows, kept), bits.dtype), empty((rows, kept), I64))
+        return made.then(
+            lambda all_: taking[rows * parts, THREADS](
+                all_[1], all_[2], bits, last, missing, all_[0]
+            ).map(lambda _: (all_[1].reinterpret(dtype), all_[2]))
+        )
+
+    found: DeviceOp[Pair] = zip(zeros(rows, U64), full(rows, kept, I64))
+    for k, shift in enumerate(range(8 * dtype.itemsize - PASS_BITS, -1, -PASS_BITS)):
+        found = found.then(partial(by_digit, shift=shift, is_first=not k))
+    return found.then(take).then(
+        lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept)
     )

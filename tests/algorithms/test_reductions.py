@@ -57,7 +57,7 @@ def test_rows_of_a_warp(device: na.Device, n: int) -> None:
     compare("sum", numbers((11, n)), axis=1)
 
 
-@pytest.mark.parametrize("n", [1, 2, 8, 513, 1000, 1009, CHUNK, CHUNK + 1, 100_003])
+@pytest.mark.parametrize("n", [1, 2, 8, 513, 1000, 1009, CHUNK, CHUNK + 1, 4 * CHUNK, 100_003])
 @pytest.mark.full
 def test_sizes(device: na.Device, n: int) -> None:
     for op in ("sum", "argmin"):
@@ -219,12 +219,15 @@ def test_the_bits_are_those_of_every_run(device: na.Device) -> None:
     rows = host(algorithms.sum(t, axis=1))
     alone = [host(algorithms.sum(t[i : i + 1], axis=1))[0] for i in range(4)]  # other grids
     assert rows.tobytes() == np.array(alone).tobytes()
-    # The tree that the docstring states: 32 threads, 16 elements each, then halves.
-    padded = np.zeros((4, 512), np.float32)
-    padded[:, :500] = x
-    sums = padded.reshape(4, EACH, 32)[:, 0].copy()
-    for k in range(1, EACH):
-        sums += padded.reshape(4, EACH, 32)[:, k]
+    # The tree that the kernels' module states: 32 threads, 16 elements each in four sums, then
+    # halves.
+    whole = RNG.standard_normal((4, 32 * EACH)).astype(np.float32)
+    rows = host(algorithms.sum(put(whole), axis=1))
+    each = whole.reshape(4, EACH // 4, 4, 32)
+    fours = each[:, 0].copy()
+    for k in range(1, EACH // 4):
+        fours += each[:, k]
+    sums = (fours[:, 0] + fours[:, 1]) + (fours[:, 2] + fours[:, 3])
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]

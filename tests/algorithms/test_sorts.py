@@ -11,7 +11,8 @@ import numbasync as na
 from numbasync import algorithms
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
-from numbasync.algorithms.sort_kernels import count_kernel, sort_kernel
+from numbasync.algorithms.sort_kernels import count_kernel, place_kernel, sort_kernel
+from numbasync.algorithms.top_kernels import digit_kernel, pick_digit, rank_kernel, take_kernel
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
 from numbasync.layout import bfloat16
 from tests.algorithms.test_reductions import FLOATS, INTEGERS
@@ -179,12 +180,12 @@ def test_no_races(device: na.Device) -> None:
     x = mixed((2, 40), "uint16")
     z = np.zeros_like(x)
     block = scan_block(40, 1, each_of(dtype))
-    kernel = sort_kernel(dtype, False, block, True, "none")
+    kernel = sort_kernel(dtype, False, block, "none")
 
     def expected(*args: Any) -> Any:
         return (np.sort(x),) * 2
 
-    na.testing.check_kernel(kernel, (z, z, x, x, x, 0, 16, 1, 40), expected, grid=1, block=THREADS)
+    na.testing.check_kernel(kernel, (z, z, x, x, 16, 40), expected, grid=1, block=THREADS)
     x = mixed((1, CHUNK + 5), "uint16")
     counts = np.zeros((1, 256, 2), np.int32)
     chunks = (x[0, :CHUNK], x[0, CHUNK:])
@@ -203,7 +204,62 @@ def test_no_races(device: na.Device) -> None:
     def one_pass(*args: Any) -> Any:
         return (by_byte,) * 2
 
-    kernel = sort_kernel(dtype, False, scan_block(CHUNK + 5, 1, 16), False, "none")
+    kernel = place_kernel(dtype, False, "none")
+    na.testing.check_kernel(kernel, (z, z, x, x, starts, 0), one_pass, grid=2, block=THREADS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "bool"])
+def test_topk_of_long_rows(device: na.Device, dtype: str) -> None:
+    """By digits: with elements equal to the last one, of which the first are taken."""
+    for rows, n, k in ((1, CHUNK + 1, 1), (2, 9001, 30), (1, 3 * CHUNK, CHUNK // 2 + 1)):
+        x = mixed((rows, n), dtype)
+        for largest in (True, False):
+            values, places = algorithms.topk(put(x), k, largest=largest).sync()
+            order = (
+                n - 1 - np.argsort(x[:, ::-1], 1, kind="stable")[:, ::-1]
+                if largest
+                else np.argsort(x, 1, kind="stable")
+            )[:, :k]
+            np.testing.assert_array_equal(host(places), order)
+            assert host(values).tobytes() == np.take_along_axis(x, order, 1).tobytes()
+
+
+@pytest.mark.full
+def test_no_races_of_digits(device: na.Device) -> None:
+    """The kernels of topk, under the race finder."""
+    dtype, n, wanted = np.dtype(np.uint16), CHUNK + 9, 40
+    x = mixed((1, n), "uint16")
+    counts, begin = np.zeros((1, 256), np.int64), np.zeros(1, np.uint64)
+    digits = np.bincount(x[0] >> 8, minlength=256)[None]
     na.testing.check_kernel(
-        kernel, (z, z, x, x, starts, 0, 8, 2, 0), one_pass, grid=2, block=THREADS
-    )
+        digit_kernel(dtype, False, True), (counts, x, begin, 8, 2),
+        lambda *_: (digits,), grid=2, block=THREADS,
+    )  # fmt: skip
+    ordered = np.sort(x[0])
+    last = ordered[wanted - 1]
+    high = last >> 8
+    first = np.flatnonzero(ordered >> 8 == high)[0]
+    na.testing.check_kernel(
+        pick_digit,
+        (begin, np.zeros(1, np.int64), digits, begin.copy(), np.array([wanted])),
+        lambda *_: (np.array([high], np.uint64), np.array([wanted - first])),
+        grid=1, block=THREADS,
+    )  # fmt: skip
+    chunks = (x[0, :CHUNK], x[0, CHUNK:])
+    ranks = np.array([(c < last).sum() + ((c == last).sum() << 32) for c in chunks])[None, :, None]
+    bound = np.array([last], np.uint64)
+    na.testing.check_kernel(
+        rank_kernel(dtype, False), (np.zeros((1, 2, 1), np.int64), x, bound),
+        lambda *_: (ranks,), grid=2, block=THREADS,
+    )  # fmt: skip
+    missing = wanted - np.searchsorted(ordered, last)
+    places = np.sort(np.argsort(x[0], kind="stable")[:wanted])[None]
+    na.testing.check_kernel(
+        take_kernel(dtype, False),
+        (
+            np.zeros((1, wanted), np.uint16), np.zeros((1, wanted), np.int64), x, bound,
+            np.array([missing]), np.cumsum(ranks, 1),
+        ),
+        lambda *_: (x[0][places], places), grid=2, block=THREADS,
+    )  # fmt: skip
