@@ -130,7 +130,7 @@ class TraceRecorder:
         microseconds and would else be a part of the first operation; then look at memory and loops.
         """
         for device in known_devices():
-            if self._is_exact and device.kind == "cuda" and self._activities is None:
+            if self._is_exact and device.backend.has_activities and self._activities is None:
                 self._record_activities(device)
             if self._has_marks and not device.backend.counts_steps:
                 self._clock_of(device)
@@ -253,7 +253,7 @@ class TraceRecorder:
             return mark
         if type(stream) is not Stream:
             return None
-        if self._activities is not None and stream.device.kind == "cuda":
+        if self._activities is not None and stream.device.backend.has_activities:
             return None
         # A seeded order must not depend on the time.
         if not (is_needed or self.journal.due <= before or stream.device.backend.counts_steps):
