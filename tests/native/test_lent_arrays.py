@@ -15,7 +15,6 @@ import numbasync as na
 from numbasync import native
 from numbasync.backend.array_readers import reader_of
 from numbasync.backend.borrowed import Borrowed
-from numbasync.backend.protocols import counters
 from numbasync.device import address_map
 from numbasync.errors import AliasError, OperationError, StateError
 from tests.native.lending_library import ORDINAL, Array, Part, State, Traced
@@ -294,21 +293,6 @@ def test_the_stream_of_the_call_is_waited_for_beside_imported_arrays(
     pairs = set(waits()[first:])
     assert pairs == {(stream.backend.handle_number, theirs.backend.handle_number)}
     release()
-
-
-def test_a_stream_that_had_work_is_asked_again(null: na.Device, on: bool) -> None:
-    stream, theirs = null.new_stream(), null.new_stream()
-    tensors = [na.as_tensor(ones()) for _ in range(3)]
-    add(*tensors).sync_on(stream)
-    State.stream = theirs.backend.handle_number
-    release = theirs.backend.hold()
-    library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, State.stream)
-    add(*tensors).async_on(stream)
-    release()
-    first, launched = len(waits()), counters.launches
-    tensors[0].source.order(stream.backend)
-    add(*tensors).async_on(stream)
-    assert waits()[first:] == [] and counters.launches == launched + 1
 
 
 def test_a_tensor_made_once_asks_for_the_current_stream_alone(null: na.Device, on: bool) -> None:
