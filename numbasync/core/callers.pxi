@@ -56,7 +56,7 @@ cdef bint launched_at_caller(object op) except -1:
     record, lock = elsewhere, get(device, at_submit_lock)
     lock.take()
     try:
-        if not form.check(tensors, None, backend, True, storages, NULL):
+        if not form.check(tensors, None, backend, True, storages):
             return False
         for storage in storages:
             if not isa(get(storage, at_owner_of_memory), BorrowedOwner):

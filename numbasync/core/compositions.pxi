@@ -65,7 +65,7 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
                 break
             before = PyList_GET_SIZE(storages)
             tensors = get(op, at_tensors)
-            if not (<FastCall>core).check(tensors, stream, backend, True, storages, NULL) or (
+            if not (<FastCall>core).check(tensors, stream, backend, True, storages) or (
                 (<FastCall>core).pack(get(op, at_values), tensors, record, None) != 1
             ):
                 del storages[before:]

@@ -114,7 +114,6 @@ cdef class DriverStream:
     cdef void* device_word
     cdef int64_t passed
     cdef int result  # of the latest launch
-    cdef uintptr_t busy  # another stream that has just been found with work
     cdef object records  # a dict
 
     def __cinit__(self, number, device, word, device_word, records):
@@ -188,26 +187,6 @@ cdef class DriverStream:
             i -= 1
         put(counters, at_launches, get(counters, at_launches) + i)
         return i
-
-    cdef bint launch_behind(self, launch_s* launch, char* arguments, uintptr_t other) except -1:
-        """`launch` of one, behind another stream that has no work: False, with nothing done, if it
-        has, or no one can tell. One release of the interpreter lock is for both.
-        """
-        cdef int status = 0, result = 0, asked = 0
-        with nogil:
-            if other != <uintptr_t>self.number:
-                asked = is_capturing(<void*>other, &status)
-                if asked == 0 and status == 0:
-                    asked = query_stream(<void*>other)
-            if asked == 0 and status == 0:
-                result = submit(launch, arguments)
-        self.busy = other if asked == NOT_READY else 0
-        if asked != 0 or status != 0:
-            return False
-        self.result = result
-        if result == 0:
-            put(counters, at_launches, get(counters, at_launches) + 1)
-        return True
 
     cdef LaunchRecord record_of(self, object queue, object work):
         """The record of a launch; None if it has none of the core."""

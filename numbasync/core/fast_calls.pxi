@@ -182,13 +182,11 @@ cdef class FastCall:
         return record
 
     cdef bint check(
-        self, tuple tensors, object stream, object backend, bint is_packed, list storages,
-        uintptr_t* later,
+        self, tuple tensors, object stream, object backend, bint is_packed, list storages
     ) except -1:
         """Test every storage, and append it to `storages`, which keeps it from then on. Make what
         `pack` needs of each tensor, since to make it runs Python code; then put the stream behind
-        the work of other libraries, unless it is None: no stream of ours; `later` as of
-        `is_ordered`. False: not now.
+        the work of other libraries, unless it is None: no stream of ours. False: not now.
         """
         cdef uintptr_t behind = 0
         cdef object tensor, storage, readers, handle, source, before = None
@@ -221,7 +219,7 @@ cdef class FastCall:
                 source = get(tensor, at_source)
                 if before is not None and is_ordered_too(source, before, behind):
                     continue
-                if order_source(source, get(stream, at_backend), &behind, before, later):
+                if order_source(source, get(stream, at_backend), &behind, before):
                     before = source
                 else:
                     before = None
@@ -281,38 +279,24 @@ cdef class FastCall:
         cdef Lock lock = get(device, at_submit_lock)
         cdef DriverStream calls = calls_of(queue)
         cdef LaunchRecord record = None if calls is None else calls.record_of(queue, work)
-        cdef list args = [] if record is None else None, storages
-        cdef uintptr_t later = 0  # another library's stream, which may have no work
-        cdef bint may_be_idle = record is not None
+        cdef list args = [] if record is None else None, storages = []
         cdef launch_s* launch
         cdef int status
         lock.take()
         try:
-            while True:
-                storages = []
-                if not self.check(
-                    tensors, stream, get(device, at_device_backend), record is not None, storages,
-                    &later if may_be_idle else NULL,
-                ):
-                    return False
-                if record is not None and na_is_elsewhere(calls.ordinal):
-                    enter(calls.device)
-                status = self.pack(values, tensors, record, args)
-                if status == 2:
-                    return self.in_python.enqueue(plan, values, tensors, submission)
-                if status == 0:
-                    return False
-                keep(submission, storages)
-                if later == 0:
-                    break
-                if calls.launch_behind(&record.launch, record.buffer, later):
-                    if calls.result != 0:
-                        fail(calls.result, "cuLaunchKernel")
-                    break
-                later, may_be_idle = 0, False
-            if later != 0:
-                pass  # it is launched
-            elif record is None:
+            if not self.check(
+                tensors, stream, get(device, at_device_backend), record is not None, storages
+            ):
+                return False
+            if record is not None and na_is_elsewhere(calls.ordinal):
+                enter(calls.device)
+            status = self.pack(values, tensors, record, args)
+            if status == 2:
+                return self.in_python.enqueue(plan, values, tensors, submission)
+            if status == 0:
+                return False
+            keep(submission, storages)
+            if record is None:
                 put(submission, at_queue, queue.launch(work, args, get(submission, at_queue)))
             else:
                 launch = &record.launch

@@ -134,14 +134,12 @@ cdef bint is_order_own() except -1:
 
 
 cdef bint order_source(
-    object source, object queue, uintptr_t* behind, object before, uintptr_t* later
+    object source, object queue, uintptr_t* behind, object before
 ) except -1:
     """`order` of a tensor's source. `behind` is the stream that `queue` was put behind last, for
-    the source `before`, or None; `later` as of `is_ordered`. Whether Python's was not needed.
+    the source `before`, or None. Whether Python's was not needed.
     """
-    if isa(source, Borrowed) and is_order_own() and (
-        is_ordered(source, queue, behind, before, later)
-    ):
+    if isa(source, Borrowed) and is_order_own() and is_ordered(source, queue, behind, before):
         return True
     source.order(queue)
     return False
@@ -161,12 +159,9 @@ cdef inline bint is_ordered_too(object source, object before, uintptr_t behind) 
     return noted == 0 or noted == behind
 
 
-cdef bint is_ordered(
-    object source, object queue, uintptr_t* behind, object before, uintptr_t* later
-) except -1:
+cdef bint is_ordered(object source, object queue, uintptr_t* behind, object before) except -1:
     """`Borrowed.order`, if no more is needed than what its library says of its current stream; the
-    library of `before` has just been asked. One such stream is noted in `later`, unless that is
-    NULL: the caller puts `queue` behind it.
+    library of `before` has just been asked.
     """
     cdef DriverStream calls = calls_of(queue)
     cdef ArrayReader reader
@@ -187,9 +182,7 @@ cdef bint is_ordered(
         current = behind[0]
     else:
         current = reader.current_stream(get(source, at_borrowed_ordinal))
-        if current and later != NULL and later[0] == 0:
-            later[0] = current
-        elif current == 0 or (current != behind[0] and not put_behind(calls, current)):
+        if current == 0 or (current != behind[0] and not put_behind(calls, current)):
             return False
         behind[0] = current
     return noted == 0 or noted == current or put_behind(calls, noted)
@@ -198,7 +191,7 @@ cdef bint is_ordered(
 def Borrowed_order(self, stream):
     cdef uintptr_t behind = 0
     if not on or not isa(self, Borrowed) or not (
-        is_ordered(self, stream, &behind, None, NULL)
+        is_ordered(self, stream, &behind, None)
     ):
         python["Borrowed.order"](self, stream)
 
@@ -220,14 +213,12 @@ cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
         enter(calls.device)
     if is_capturing(<void*>other, &status) != 0 or status != 0:
         return False
-    if calls.busy != other:
-        with nogil:
-            result = query_stream(<void*>other)
-        if result == 0:
-            return True
-        if result != NOT_READY:
-            return False
-    calls.busy = 0
+    with nogil:
+        result = query_stream(<void*>other)
+    if result == 0:
+        return True
+    if result != NOT_READY:
+        return False
     spare = calls.device.events
     event = spare.take()
     number = <void*><uintptr_t>event
