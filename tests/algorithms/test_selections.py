@@ -190,7 +190,7 @@ def test_no_races(device: na.Device) -> None:
         return (np.bincount(x, minlength=9),)
 
     na.testing.check_kernel(
-        bin_kernel(named("max", x.dtype).lift, True, False),
+        bin_kernel(x.dtype, named("max", x.dtype).lift, True, False),
         (counts, x, x),
         expected,
         grid=2,
