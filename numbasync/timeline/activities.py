@@ -57,8 +57,8 @@ class Activities:
         cupti.activity_register_callbacks(lambda: (BUFFER, 0), self._take)
         self._is_on = True
         try:
-            for kind in self._kinds():
-                cupti.activity_enable(kind)
+            for activity in self._kinds():
+                cupti.activity_enable(activity)
         except BaseException:
             self.stop()
             raise
@@ -70,8 +70,8 @@ class Activities:
             self._is_on = False
             self._clocks = [*self._clocks[:1], self._compared()]
             self._cupti.activity_flush_all(1)
-            for kind in self._kinds():
-                self._cupti.activity_disable(kind)
+            for activity in self._kinds():
+                self._cupti.activity_disable(activity)
 
     def _kinds(self) -> list[Any]:
         kinds = self._cupti.ActivityKind

@@ -50,9 +50,10 @@ def test_streams_with_work_are_shown(device: na.Device) -> None:
 
 
 def test_a_lost_device_is_shown(device: na.Device) -> None:
+    stream = device.new_stream()  # not the policy's, which may be older than this module's tests
     with testing.inject(device, "device"):
         with pytest.raises(na.errors.DeviceLostError):
-            add_one(na.zeros(4)).sync()
+            add_one(na.zeros(4)).sync_on(stream)
         assert [row.oldest for row in top.look() if row.device == device.label] == ["lost"]
 
 
