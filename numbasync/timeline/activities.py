@@ -89,7 +89,8 @@ class Activities:
         """Called by CUPTI, on any thread."""
         driver = self._cupti.ActivityKind.DRIVER
         for one in records:
-            if one.kind == driver:
+            what = one.kind
+            if what == driver:
                 self._calls[one.correlation_id] = one.start
             elif hasattr(one, "stream_id"):
                 place = one.device_id, one.stream_id
