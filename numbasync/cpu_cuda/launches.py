@@ -67,7 +67,7 @@ class _Ready:
         self.extensions = dispatcher.extensions or ()
         self.integers: Any = None
         if dispatcher.specialized:
-            self.integers = [_integer(kind) for kind in next(iter(dispatcher.overloads))]
+            self.integers = [_integer(each) for each in next(iter(dispatcher.overloads))]
 
 
 def _extended(ready: _Ready, args: Any, after: After) -> Any:
