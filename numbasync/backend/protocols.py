@@ -219,11 +219,6 @@ class Device(Protocol):
         ...
 
     @property
-    def has_activities(self) -> bool:
-        """Whether CUPTI can tell what ran on the device, where it is installed."""
-        ...
-
-    @property
     def counts_steps(self) -> bool:
         """Whether times of events are numbers of steps, drawn by a seed, and not of a clock."""
         ...

@@ -12,7 +12,6 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict, deque
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 from time import perf_counter_ns
 from typing import Any
@@ -21,7 +20,6 @@ from numbasync.device.device import Device, known_devices
 from numbasync.device.journal import Row, new_journal, who
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
-from numbasync.timeline.activities import Activities, activities_of_cupti
 from numbasync.timeline.clock import Clock
 from numbasync.timeline.records import (
     TracedCompilation,
@@ -117,7 +115,6 @@ class TraceRecorder:
         self._unread: deque[Mark] = deque()
         self._compilations: deque[TracedCompilation] = deque(maxlen=most)
         self._clocks: dict[Device, Clock | None] = {}
-        self._activities: Activities | None = None
         self._reading = threading.Lock()
         self._failures: dict[str, int] = {}
         self._marked = count(1)
@@ -130,22 +127,10 @@ class TraceRecorder:
         microseconds and would else be a part of the first operation; then look at memory and loops.
         """
         for device in known_devices():
-            if self._is_exact and device.backend.has_activities and self._activities is None:
-                self._record_activities(device)
             if self._has_marks and not device.backend.counts_steps:
                 self._clock_of(device)
         self.start_ns = perf_counter_ns()
         self.sampler.start()
-
-    def _record_activities(self, device: Device) -> None:
-        """Have CUPTI record what GPUs run, instead of events."""
-        activities = activities_of_cupti()
-        if activities is not None:
-            try:
-                activities.start()
-                self._activities = activities
-            except Exception as error:  # a profiler has CUPTI for itself: there are events
-                self._failed(device, error)
 
     # --- the calls of `tracing.Recorder` ---
 
@@ -253,8 +238,6 @@ class TraceRecorder:
             return mark
         if type(stream) is not Stream:
             return None
-        if self._activities is not None and stream.device.backend.has_activities:
-            return None
         # A seeded order must not depend on the time.
         if not (is_needed or self.journal.due <= before or stream.device.backend.counts_steps):
             return None
@@ -322,8 +305,6 @@ class TraceRecorder:
         """Note the end of the trace, and mark what is in flight then."""
         self.end_ns = perf_counter_ns()
         self.sampler.stop()
-        if self._activities is not None:
-            self._activities.stop()
         self._open.clear()
         rows = self._rows()
         self._look(rows)
@@ -391,10 +372,6 @@ class TraceRecorder:
         times = Times(rows, self.journal.count - len(rows), list(self._marks), seen)
         places = {id(row.more): i for i, row in enumerate(rows) if row.more is not None}
         operations = [self._operation(row, times, i, places) for i, row in enumerate(rows)]
-        if self._activities is not None:
-            for i, spans in self._activities.of(rows).items():
-                told = tuple((self._seconds(a), self._seconds(b)) for a, b in spans)
-                operations[i] = replace(operations[i], spans=told, is_measured=True)
         found = {(op.stream, op.sequence): op for op in operations if op.sequence}
         found_waits = [self._wait(found, row) for row in waits if row.more is not None]
         return operations, found_waits, list(self._compilations)

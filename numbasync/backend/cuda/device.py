@@ -107,7 +107,6 @@ class CudaDevice:
     # wake a sleeping loop costs 15 to 110 us; polling costs processor time.
     spin_seconds = 300e-6
     counts_steps = False
-    has_activities = True
     locks_pages = True
 
     def __init__(self, ordinal: int) -> None:

@@ -69,8 +69,6 @@ class CpuDevice:
         # advances only through polls.
         return 0.0 if self._engine.stepper is None else math.inf
 
-    has_activities = False
-
     @property
     def counts_steps(self) -> bool:
         return self._engine.stepper is not None
