@@ -59,7 +59,8 @@ class Timeline:
                 raise StateError("this trace was opened before: write `with na.trace() as t:`.")
             if tracing.open_trace() is not None:
                 raise StateError(
-                    "a trace is open already, and there is one for the process: close it first."
+                    "a trace is open already, and there is one for the process: close it first. "
+                    "`numbasync trace program.py` opens one around the program: run it by Python."
                 )
             self._recorder = TraceRecorder(self._most, self._is_exact)
             self._recorder.open()
