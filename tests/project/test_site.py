@@ -182,10 +182,11 @@ def test_the_search_finds(opened: Callable[..., Any], query: str) -> None:
     page = opened("reference/")
     page.locator("input.md-search__input").click()
     page.keyboard.type(query)
-    first = page.locator(".md-search-result__item a").first
-    first.wait_for()
+    # A result's address has the words that were looked for: before all is typed, others.
     page.wait_for_function(
-        "!document.querySelector('.md-search-result__meta').innerText.includes('…')"
+        """word => [...document.querySelectorAll('.md-search-result__item > a')].some(
+            a => (new URL(a.href).searchParams.get('h') || '').includes(word))""",
+        arg=query.rpartition(" ")[2],
     )
     found = page.locator(".md-search-result__item > a").evaluate_all("all => all.map(a => a.href)")
     assert any(wanted in address for address in found[:3]), found
