@@ -121,7 +121,7 @@ def run(program: Path, arguments: Sequence[str], every: float) -> int:
     """
     check_program(program)
     if importlib.util.find_spec("rich") is None:
-        raise MissingExtraError("numbasync top needs rich: pip install 'numbasync[demo]'")
+        raise MissingExtraError("its table needs rich: pip install 'numbasync[demo]'")
     from rich.console import Console
     from rich.live import Live
 
