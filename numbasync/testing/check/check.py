@@ -310,4 +310,4 @@ class Check:
                 error.add_note(report)
                 raise
             failure: KernelFailure = cls(f"{error}\n{report}")
-            raise failure from error
+            raise failure from None  # it says what the error says
