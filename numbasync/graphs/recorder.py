@@ -295,6 +295,12 @@ class _Queue:
     def copy(self, dst: Any, src: Any) -> None:
         self._recorder.add(self._branch, "copy", (dst, src))
 
+    def call(self, function: Callable[..., None], arrays: Sequence[Any]) -> None:
+        raise NotAGraphNodeError(
+            "a function of another library is called, which a graph cannot repeat.\n"
+            "Run na.external(...) before the graph, or between two of its launches."
+        )
+
     def fill(self, dst: Any, value: np.generic) -> None:
         self._recorder.add(self._branch, "fill", (dst, value))
 
