@@ -110,7 +110,7 @@ SMALL = tuple(name for name in TABLE if "float" in name and TABLE[name].nbytes <
 
 
 @cache
-def named(name: str) -> np.dtype[Any]:
+def of_name(name: str) -> np.dtype[Any]:
     """NumPy's dtype of a name in `TABLE`."""
     if name not in EXTENSIONS:
         return np.dtype(name)
@@ -128,12 +128,12 @@ def row_of(dtype: np.dtype[Any]) -> ElementType:
 def of_dlpack(kind: int, bits: int) -> np.dtype[Any] | None:
     """The dtype of DLPack's kind and width; None if there is none here."""
     row = _BY_DLPACK.get((kind, bits))
-    return None if row is None else named(row.name)
+    return None if row is None else of_name(row.name)
 
 
 def of_c(name: str) -> np.dtype[Any] | None:
     """The dtype of a name in CUDA C++; None if there is none here."""
-    return next((named(row.name) for row in TABLE.values() if name in row.c), None)
+    return next((of_name(row.name) for row in TABLE.values() if name in row.c), None)
 
 
 def numba_type(dtype: np.dtype[Any]) -> Any:
@@ -167,7 +167,7 @@ def extension_types() -> dict[str, Any]:
 def small_types() -> dict[Any, ElementType]:
     """The rows of `SMALL`, by Numba's types; without those that this Numba lacks."""
     known = [n for n in SMALL if n not in EXTENSIONS or n in extension_types()]
-    return {numba_type(named(name)): TABLE[name] for name in known}
+    return {numba_type(of_name(name)): TABLE[name] for name in known}
 
 
 def numpy_dtype(numba_type: Any) -> np.dtype[Any]:
@@ -176,7 +176,7 @@ def numpy_dtype(numba_type: Any) -> np.dtype[Any]:
 
     for name, extension in extension_types().items():
         if numba_type == extension:
-            return named(name)
+            return of_name(name)
     dtype: np.dtype[Any] = as_dtype(numba_type)
     return dtype
 
@@ -197,7 +197,7 @@ def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
         checked: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
     except Exception:  # TypeError, and whatever an attribute `dtype` raises
         if isinstance(dtype, str) and dtype in EXTENSIONS:  # which NumPy may not know yet
-            return named(dtype)
+            return of_name(dtype)
         raise DTypeError(
             f"{shown(dtype)} is not a NumPy dtype; write np.float32, 'int32' ..."
         ) from None

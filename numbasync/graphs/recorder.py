@@ -24,7 +24,7 @@ from numbasync.errors import NotAGraphNodeError
 from numbasync.graphs.recording import Order, Recorded, Step
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context, allocated
-from numbasync.ops.enqueue import prepared
+from numbasync.ops.enqueue import run_steps
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import name_of, suppress_unused_warnings
 from numbasync.ops.protocols import Operation
@@ -356,5 +356,5 @@ def recorded_of(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recor
     submission_queue.drain()
     recorder, site = Recorder(stream, allocates), call_site(2)
     with exclusive.region():
-        value = prepared(recorder.record(op, Branch(), site))
+        value = run_steps(recorder.record(op, Branch(), site))
     return recorder.finish(), value

@@ -122,7 +122,7 @@ def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
 
 def _bits(value: Any, name: str) -> int:
     """The bits of a number as one of a type that `struct` cannot pack."""
-    dtype = dtypes.named(name)
+    dtype = dtypes.of_name(name)
     return int(np.asarray(value, dtype).view(dtypes.bits_of(dtype)))
 
 
