@@ -22,6 +22,7 @@ from numbasync.device.device import (
 )
 from numbasync.device.stream import Steps
 from numbasync.errors import CallerError, DeviceError, OperationError, StateError
+from numbasync.extending import describe
 from numbasync.launch.call import Compile
 from numbasync.launch.declared import compilations
 from numbasync.launch.launcher import Launcher
@@ -31,7 +32,7 @@ from numbasync.ops.future import DeviceFuture
 from numbasync.ops.gather import gather
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
-from numbasync.ops.run import await_op, describe
+from numbasync.ops.run import await_op
 from numbasync.ops.task_factory import eager_task_factory, task_factory
 from numbasync.tensors.create import zeros
 from numbasync.threads import Answer, start

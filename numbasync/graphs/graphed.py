@@ -20,6 +20,7 @@ from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError, OperationError
+from numbasync.extending import Home, copy, first_home
 from numbasync.graphs.captured import NOTHING, Captured
 from numbasync.graphs.graph import CudaGraph
 from numbasync.graphs.graphed_arguments import Arguments
@@ -27,11 +28,10 @@ from numbasync.graphs.recorder import Branch, Recorder, Recording
 from numbasync.graphs.recording import Recorded
 from numbasync.ops.context import Context
 from numbasync.ops.enqueue import run_steps
-from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import check_op, name_of
 from numbasync.tensors.array_spec import ArraySpec
-from numbasync.tensors.copies import copy, upload_new
+from numbasync.tensors.copies import upload_new
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.tensor import SharedTensor, Tensor

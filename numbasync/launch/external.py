@@ -8,9 +8,8 @@ from typing import Any
 from numbasync.arguments import shown
 from numbasync.device.callsite import call_site
 from numbasync.errors import OperationError
-from numbasync.extending import Context, DeviceOp, Steps, access
+from numbasync.extending import Context, DeviceOp, Home, Steps, access, describe, first_home
 from numbasync.ops.elsewhere import join, where_it_belongs
-from numbasync.ops.home import Home, first_home
 from numbasync.ops.operands import (
     check_closure,
     common_stream,
@@ -19,7 +18,6 @@ from numbasync.ops.operands import (
     not_a_coroutine,
     suppress_unused_warnings,
 )
-from numbasync.ops.run import describe
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 __all__ = ["external"]

@@ -15,14 +15,12 @@ from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.stream import Stream
 from numbasync.errors import DTypeError, LauncherError, LaunchError, ShapeError
-from numbasync.extending import Context, DeviceOp, Prerequisite, Steps
+from numbasync.extending import Context, DeviceOp, Home, Prerequisite, Steps, describe, first_home
 from numbasync.launch.cuda_source import CParameter, parameters_of
 from numbasync.launch.grid import dim3
 from numbasync.launch.plan import named_stream, whole_bytes
 from numbasync.ops.elsewhere import join, where_it_belongs
-from numbasync.ops.home import Home, first_home
 from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
-from numbasync.ops.run import describe
 from numbasync.tensors.copies import check_here, order
 from numbasync.tensors.tensor import SharedTensor, Tensor
 

@@ -300,7 +300,14 @@ async def await_op(op: Awaitable[T]) -> T:
 
 
 def describe(value: object) -> str:
-    """The description of a value in messages: its type, and the beginning of its `repr`."""
+    """The description of a value in messages: its type, and the beginning of its `repr`; of another
+    library's array, whose `repr` may wait for a GPU, its type alone.
+
+    Examples:
+        >>> from numbasync.extending import describe
+        >>> describe(3), describe("x" * 200)[-5:]
+        ('int (3)', '...)')
+    """
     if array_protocols.is_foreign(value):
         return f"an array of {array_protocols.name_of(value)}"  # its `repr` may wait for a GPU
     return f"{with_type(value, 80)}"
