@@ -28,8 +28,9 @@ def _parser() -> argparse.ArgumentParser:
         help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
         "once; interop: other libraries' arrays; alloc: new arrays; copy: uploads and downloads; "
         "graph: replays; batch: command batches; kernels: plain kernels on large arrays; devices: "
-        "copies between two GPUs; all: these ten, in one process; algorithms: "
-        "reductions, scans and sorts; dask: tasks of a cluster; cpu: "
+        "copies between two GPUs; all: these ten, in one process; scaling: the same work on "
+        "one, two, four and eight GPUs; algorithms: reductions, scans and sorts; dask: tasks of a "
+        "cluster; cpu: "
         "what kernels cost without a GPU",
     )
     add_device(parser)

@@ -22,7 +22,7 @@ PEERS = (
     ("cuda.bindings", "raw", ("launch", "await", "flight", "alloc", "batch_small")),
     ("cuda.bindings", "raw_graph", ("graph", "node", "chain", "step")),
     ("cuda.bindings", "raw_devices", ("peer", "move")),
-    ("PyTorch", "torch_collectives", ("reduce",)),
+    ("PyTorch", "torch_collectives", ("collective",)),
     ("Python host callback", "host_callback", ("await", "flight")),
     ("cuda.core", "core_peer", ("launch",)),
     ("Numba", "numba_peer", ("launch", "await", "flight", "alloc", "trip", "chain", "batch_host")),

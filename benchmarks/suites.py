@@ -28,6 +28,7 @@ from benchmarks import (
     ready_calls,
     ready_kernels,
     report,
+    scaling,
     traced,
 )
 from numbasync.device.device import Device
@@ -58,11 +59,12 @@ SUITES: dict[str, Sequence[Part]] = {
         decode.tables, embeddings.tables, ready_calls.tables,
     ),
     "devices": (devices.tables,),
+    "scaling": (scaling.tables,),
     "algorithms": (algorithms.tables,),
     "dask": (_dask,),
 }  # fmt: skip
-# Of "all": Dask starts other processes, and needs an extra; algorithms have a run of their own.
-OUTSIDE = frozenset(("algorithms", "dask"))
+# Of "all": Dask and scaling start other processes; algorithms have a run of their own.
+OUTSIDE = frozenset(("algorithms", "dask", "scaling"))
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "
     "of one table."

@@ -33,6 +33,7 @@ from benchmarks import (
     ready_kernels,
     replayed,
     report,
+    scaling,
     suites,
 )
 from benchmarks.__main__ import main
@@ -90,11 +91,7 @@ OF_A_GPU = {  # behind the kernel of 500 ms; the CPU device computes in this pro
 OF_TWO_GPUS = {
     "peer copy of 4 KiB": ("peer", 1),
     "4 KiB to the other GPU": ("move", 1),
-    "pipelines of 3 launches": (None, 2),
-    "all_reduce of 4 KiB": ("reduce", 2),
     "two GPUs: latency": (None, 1),
-    "a product of 256 x 256 float32": (None, 2),
-    "4 host parts of 4,096 float32": (None, 2),
 }
 
 
@@ -122,13 +119,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MANY", decode.FEW)
     monkeypatch.setattr(decode, "CALLS", 1)
     monkeypatch.setattr(devices, "SIZES", {"4 KiB": 4096})
-    monkeypatch.setattr(devices, "REDUCED", {"4 KiB": 4096})
-    monkeypatch.setattr(devices, "SIDE", 256)
-    monkeypatch.setattr(devices, "PARTS", 4)
-    monkeypatch.setattr(devices, "PART_ELEMENTS", 4096)
     monkeypatch.setattr(devices, "SMALL_CALLS", 5)
-    for name, value in (("STEPS", 3), ("ELEMENTS", 4096)):
-        monkeypatch.setattr(devices, name, value)
     monkeypatch.setattr(embeddings, "PASSES", 1)
     monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
     monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)
@@ -250,6 +241,39 @@ def follows_from_its_table(judged: dict[str, Any], one: dict[str, Any]) -> None:
     assert judged["met"] == (judged["measured"] <= judged["bound"])
     assert judged["stretch_met"] == (judged["measured"] <= judged["stretch"])
     assert judged["stretch"] < judged["bound"]
+
+
+@pytest.mark.full
+def test_the_same_work_on_more_devices(
+    device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each number of devices has a row, and the model one for those that are not here, too."""
+    small: dict[str, Any] = {
+        "STEPS": 3, "ELEMENTS": 4096, "SIDE": 256, "PARTS": 4, "PART_ELEMENTS": 4096,
+        "PART_STEPS": 60, "SIZES": {"4 KiB": 4096}, "POINTS": 512, "LAUNCHES": 5,
+    }  # fmt: skip
+    for name, value in small.items():
+        monkeypatch.setattr(scaling, name, value)
+    found = bench(device, "scaling", tmp_path / "scaling.json")["tables"]
+    here = [count for count in scaling.COUNTS if count <= len(na.devices(device.kind))]
+    if len(here) < 2:
+        assert found == []
+        return
+    for table in found:
+        names = [timing["name"] for timing in table["timings"]]
+        ours = [name for name in names if name.startswith("numbasync: ")]
+        said = [name for name in names if name.startswith("model: ")]
+        if "reduce" in table["what"] or "gather" in table["what"]:
+            assert len(ours) == 2 * len(here[1:])
+            assert len(said) == (3 if "all_reduce" in table["what"] else 0)
+        else:
+            processes = len(here[1:]) if table["what"] == "one process or many" else 0
+            assert len(ours) == len(here) + processes
+            assert len(said) >= 2, "of four and of eight"
+        of_peers = "collective" if "of 4 KiB" in table["what"] else None
+        expected_to_be_said(device, of_peers, table)
+        for judged in table["targets"]:
+            follows_from_its_table(judged, table)
 
 
 @pytest.mark.full
