@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from numbasync.backend.bfloat16_type import bfloat16
+from numbasync import dtypes
 from numbasync.backend.cpu.library.libdevice_rounding import to_integer
 from numbasync.backend.cpu.library.small_float_bits import (
     DOUBLE,
@@ -47,7 +47,7 @@ class _Small:
 
 
 _SMALL = {types.float16: _Small("numba.cuda._internal.cuda_fp16", "half", 10, nearest=True)}
-if bfloat16 is not None:
+if (bfloat16 := dtypes.extension_types().get("bfloat16")) is not None:
     _SMALL[bfloat16] = _Small("numba.cuda._internal.cuda_bf16", "bfloat16", 7, nearest=False)
 
 
