@@ -49,6 +49,7 @@ TABLES = {
     "1,000 in flight, per op": ("flight", 4),
     "a trace": ("trace", 9),
     "three arrays of another library": ("interop", 2),
+    "an array of another library, read": ("reading", 1),
     "a new array": ("alloc", 3),
     "copies of 64 MiB": ("copy", 6),
     "round trip of 4 KiB": ("trip", 3),
@@ -222,6 +223,7 @@ def expected_to_be_said(device: na.Device, suite: str | None, one: dict[str, Any
     for name in wanted:
         # These have no launch of their own: they are measured by ours, of their arrays.
         case = f"numbasync: {name}" if suite == "interop" and name in ("cuda.core", "RMM") else name
+        case = f"numbasync: a tensor of {name}" if suite == "reading" else case
         measured = any(t["name"].startswith(case) for t in one["timings"])
         assert measured or any(m.startswith(name) for m in missing), name
     if device.kind == "cpu":
@@ -294,6 +296,14 @@ def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
     found = bench(device, "alloc", tmp_path / "alloc.json")
     assert [one["what"] for one in found["tables"]] == ["a new array"]
     assert found["what"] == "bench alloc"
+
+
+def test_parts_of_suites_by_their_names(device: na.Device, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    only = ["--only", "batches.small", "alloc"]
+    assert main(["all", *only, "--repeats", "3", "--json", str(path), "--device", device.kind]) == 0
+    found = json.loads(path.read_text())
+    assert [one["what"] for one in found["tables"]] == ["a new array", "a batch of 1,024 float32"]
 
 
 async def test_a_wait_that_holds_up_the_loop_is_a_gap(device: na.Device) -> None:
