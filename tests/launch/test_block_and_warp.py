@@ -11,7 +11,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelCompileError
-from numbasync.launch.axes import usage
+from numbasync.facts.positions import usage
 from numbasync.launch.coarsening import NotPlainError, plain_kernel
 from numbasync.layout import bfloat16
 from tests.common import full, host, put

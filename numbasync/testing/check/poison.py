@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from numbasync.errors import LauncherError
-from numbasync.launch.known_functions import Names
+from numbasync.facts.ir import Names
 from numbasync.layout import has_nan, limits_of
 from numbasync.testing.check.closeness import Array
 
