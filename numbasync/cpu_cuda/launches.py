@@ -16,7 +16,7 @@ import numpy as np
 from numba.cuda.args import ArgHint, In
 from numba.cuda.cudadrv.devicearray import DeviceNDArrayBase, DeviceRecord
 
-from numbasync.backend.kernel_source import THREADS_MAY_RETURN
+from numbasync.backend.protocols import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import blocks_at_once, checked_stream, module, refusal, refuse
 from numbasync.cpu_cuda.summary import counts_of

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from numbasync.backend.kernel_source import captured, compiled_like, find_source
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LauncherError
-from numbasync.launch import known_functions
-from numbasync.launch.guards import Guards, rank_of
-from numbasync.launch.known_functions import UNKNOWN, Method, Names
+from numbasync.facts import callees
+from numbasync.facts.bounds import Guards, rank_of
+from numbasync.facts.ir import UNKNOWN, Method, Names
+from numbasync.facts.source import captured, compiled_like, find_definition
 
 # Functions of `numba.cuda` that depend on their arguments alone.
 _PURE = frozenset({"popc", "fma", "cbrt", "selp", "brev", "clz", "ffs"})
@@ -139,7 +139,7 @@ class _Reader:
                 self._check_call(callee, value)
 
     def _check_call(self, callee: Any, call: Any) -> None:
-        function = known_functions.function_of(callee)
+        function = callees.function_of(callee)
         if callee is self._cuda.grid:
             rank: Any = self._names.constant(call.args[0]) if len(call.args) == 1 else None
             if rank_of(self._names, call) != rank:
@@ -151,11 +151,11 @@ class _Reader:
         elif isinstance(callee, Method) or callee is UNKNOWN:
             name = f".{callee.name}()" if isinstance(callee, Method) else "a function"
             raise NotPlainError(f"it calls {name}, of which nothing is known")
-        elif known_functions.is_vector_access(callee):
+        elif callees.is_vector_access(callee):
             raise NotPlainError("it accesses several elements at once itself")
-        elif known_functions.combines_threads(callee):
+        elif callees.combines_threads(callee):
             raise NotPlainError("its threads give one another values")
-        elif not known_functions.is_atomic(callee) and not _is_pure(callee, len(call.args)):
+        elif not callees.is_atomic(callee) and not _is_pure(callee, len(call.args)):
             raise NotPlainError(f"it calls {getattr(callee, '__name__', callee)}")
 
     def _check_name_of_grid(self, variable: Any) -> None:
@@ -197,7 +197,7 @@ def _is_pure(callee: Any, count: int) -> bool:
     module = getattr(callee, "__module__", None) or ""
     if module.startswith("numba.cuda"):
         return module in _PURE_MODULES or getattr(callee, "__name__", "") in _PURE
-    return callee is not print and known_functions.known(callee, count) is not None
+    return callee is not print and callees.known(callee, count) is not None
 
 
 # --- the guard ---
@@ -205,35 +205,23 @@ def _is_pure(callee: Any, count: int) -> bool:
 
 def _guard(function: FunctionType) -> FunctionType | None:
     """The condition under which a position has work, as a function of the kernel's parameters."""
-    source = find_source(function)
-    if source is None:
+    found = find_definition(function)
+    if found is None:
         raise NotPlainError("its source is not at hand")
-    definition = _definition(source[1], function)
-    if definition is None:
-        raise NotPlainError("its source is not at hand")
+    tree, definition = found
     body = _condition(definition.body, function)
     if body is None:
         return None
     # A dead statement keeps the kernel's free variables those of the guard.
     free: list[ast.expr] = [ast.Name(name, ast.Load()) for name in function.__code__.co_freevars]
     definition.body = [*body, ast.Expr(ast.Tuple(free, ast.Load()))]
-    code = compiled_like(ast.fix_missing_locations(source[1]), function.__code__)
+    code = compiled_like(ast.fix_missing_locations(tree), function.__code__)
     if code is None:
         raise NotPlainError("its condition cannot be compiled alone")
     name = f"{function.__name__}_guard"
     return FunctionType(
         code, function.__globals__, name, function.__defaults__, function.__closure__
     )
-
-
-def _definition(tree: ast.Module, function: FunctionType) -> ast.FunctionDef | None:
-    first = function.__code__.co_firstlineno
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == function.__code__.co_name:
-            lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
-            if min(lines) == first:
-                return node
-    return None
 
 
 def _condition(body: list[ast.stmt], function: FunctionType) -> list[ast.stmt] | None:

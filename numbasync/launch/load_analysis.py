@@ -6,7 +6,8 @@ from types import FunctionType
 from typing import Any
 
 from numbasync.errors import LauncherError
-from numbasync.launch.known_functions import Names, is_atomic
+from numbasync.facts.callees import is_atomic
+from numbasync.facts.ir import Names
 
 
 def elements_read(function: FunctionType) -> frozenset[int]:

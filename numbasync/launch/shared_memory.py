@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from numbasync.backend.kernel_source import captured
 from numbasync.backend.protocols import Executable, Limits
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LaunchError
-from numbasync.launch.known_functions import Names, function_of
+from numbasync.facts.callees import function_of
+from numbasync.facts.ir import Names
+from numbasync.facts.source import captured
 
 
 def layout_of(kernel: FunctionType) -> SharedLayout | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from numbasync.dtypes import has_nan, limits_of
 from numbasync.errors import LauncherError
-from numbasync.launch.known_functions import Names
+from numbasync.facts.ir import Names
 from numbasync.testing.check.closeness import Array
 
 # Attributes of an array that do not read its elements.

@@ -12,9 +12,9 @@ import operator
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from numbasync.launch import known_functions
-from numbasync.launch.known_functions import NO_CONSTANT, UNKNOWN, Method, Names
-from numbasync.launch.store_analysis import summary
+from numbasync.facts import callees
+from numbasync.facts.effects import summary
+from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Method, Names
 
 # A CUDA axis; a parameter's position; an axis of that parameter.
 Bound: TypeAlias = tuple[int, int, int]
@@ -178,17 +178,13 @@ class Guards:
         return any(self._stores(c, value) for c in self._names.callees(value.func))
 
     def _stores(self, callee: Any, call: Any) -> bool:
-        function = known_functions.function_of(callee)
+        function = callees.function_of(callee)
         if function is not None:
             return bool(summary(function).stores)
         if isinstance(callee, Method):
-            harmless = (
-                known_functions.METHODS_THAT_VIEW
-                | known_functions.METHODS_THAT_REDUCE
-                | {"type", "sync"}
-            )
+            harmless = callees.METHODS_THAT_VIEW | callees.METHODS_THAT_REDUCE | {"type", "sync"}
             return callee.name not in harmless and not self._is_own(callee.owner)
-        effect = None if callee is UNKNOWN else known_functions.known(callee, len(call.args))
+        effect = None if callee is UNKNOWN else callees.known(callee, len(call.args))
         if effect is None or call.kws or call.vararg is not None:
             return effect is None or bool(effect[0])
         return any(i < len(call.args) and not self._is_own(call.args[i]) for i in effect[0])

@@ -13,15 +13,15 @@ from types import FunctionType
 from typing import Any
 
 from numbasync.errors import LauncherError
-from numbasync.launch import known_functions
-from numbasync.launch.guards import LETTERS, Bound, Guards, rank_of
-from numbasync.launch.known_functions import UNKNOWN, Method, Names
+from numbasync.facts import callees
+from numbasync.facts.bounds import LETTERS, Bound, Guards, rank_of
+from numbasync.facts.ir import UNKNOWN, Method, Names
 
 ALL = frozenset(range(3))
 _METHODS = (
-    known_functions.METHODS_THAT_STORE
-    | known_functions.METHODS_THAT_VIEW
-    | known_functions.METHODS_THAT_REDUCE
+    callees.METHODS_THAT_STORE
+    | callees.METHODS_THAT_VIEW
+    | callees.METHODS_THAT_REDUCE
     | {"type", "sync"}
 )
 # The results of these functions depend on the number of threads, but do not distinguish threads.
@@ -214,7 +214,7 @@ class _Reader:
 
     def _call(self, call: Any, target: str) -> None:
         for callee in self._names.callees(call.func):
-            function = known_functions.function_of(callee)
+            function = callees.function_of(callee)
             if function is not None:
                 self.called.add(function)
             elif isinstance(callee, Method):
@@ -234,10 +234,10 @@ class _Reader:
                 self.counts = True
             elif getattr(callee, "__name__", "") == "lanemask_lt":
                 self.threads |= ALL
-            elif known_functions.combines_threads(callee):
+            elif callees.combines_threads(callee):
                 self.counts = True
                 self.threads |= ALL
-            elif callee is UNKNOWN or known_functions.known(callee, len(call.args)) is None:
+            elif callee is UNKNOWN or callees.known(callee, len(call.args)) is None:
                 self._all()
 
     def _items_of(self, name: str, rank: int) -> set[int]:
@@ -280,16 +280,3 @@ class _Reader:
         parts = [v for v in read if getattr(v, "op", "") != "getattr" or v.attr != "shape"]
         sources = {v.index if isinstance(v, ir.Arg) else None for v in parts}
         return not self.called and None not in arrays | sources and arrays.isdisjoint(sources)
-
-
-def fewer_blocks(axis: str, is_tiled: bool) -> str:
-    """What to do about a grid with too many blocks along an axis."""
-    if axis != "x":
-        return "Put the longest axis on x, with axes=, or use larger tiles."
-    if is_tiled:
-        return "Use larger tiles."
-    return (
-        "Launch it over x and y, with cuda.grid(2); or say fewer blocks, such as "
-        "kernel[1024, 256](...), and let each thread go through several elements: "
-        "for i in range(cuda.grid(1), n, cuda.gridsize(1))."
-    )

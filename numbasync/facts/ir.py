@@ -1,0 +1,156 @@
+"""The one reader of Numba's IR: a function's statements, and what its variables certainly are.
+
+A variable is traced back to the values that it may have been assigned: constants, parameters,
+expressions, and the objects that a callee may be. Every other module of this subpackage asks
+`Names`; none goes through assignments by itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from numbasync.errors import LauncherError
+from numbasync.facts.callees import is_slice
+
+UNKNOWN = object()  # stands for a callee of which nothing is known
+NO_CONSTANT = object()
+MOST_DOTS = 8  # in the name of a callee; `node = node.next` in a loop has no end
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A call of an attribute of an object that is not a global name."""
+
+    name: str
+    owner: Any
+
+
+class Names:
+    """The variables of one function's IR, and the values assigned to them.
+
+    Attributes:
+        statements: all statements of the function, in no meaningful order.
+        blocks: the same statements, by the labels of their basic blocks.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        from numba.core import ir
+
+        self._ir = ir
+        code = _read(function)
+        self.blocks: dict[int, Any] = code.blocks
+        self.statements: list[Any] = [s for block in self.blocks.values() for s in block.body]
+        self._definitions: dict[str, list[Any]] = defaultdict(list)
+        for s in self.statements:
+            if isinstance(s, ir.Assign):
+                self._definitions[s.target.name].append(s.value)
+        self._origins: dict[str, list[Any]] = {}
+        self._constants = (ir.Const, ir.Global, ir.FreeVar)
+
+    def origins(self, variable: Any) -> list[Any]:
+        """The values that a variable may have been assigned, traced through other names for it."""
+        origins = self._origins.get(variable.name)
+        if origins is None:
+            ir = self._ir
+            origins = []
+            seen, waiting = {variable.name}, [variable.name]
+            while waiting:
+                for value in self._definitions.get(waiting.pop(), []):
+                    is_name = isinstance(value, ir.Var)
+                    if not is_name and getattr(value, "op", "") not in ("phi", "cast"):
+                        origins.append(value)
+                        continue
+                    aliases = {v.name for v in ([value] if is_name else value.list_vars())} - seen
+                    seen |= aliases
+                    waiting += aliases
+            self._origins[variable.name] = origins
+        return origins
+
+    def one(self, variable: Any) -> Any:
+        """The value that a variable certainly was assigned, None if that is not certain."""
+        origins = self.origins(variable)
+        return origins[0] if len(origins) == 1 else None
+
+    def constant(self, variable: Any) -> Any:
+        """The constant that a variable certainly is, or NO_CONSTANT."""
+        origins = self.origins(variable)
+        if len(origins) == 1 and isinstance(origins[0], self._constants):
+            return origins[0].value
+        return NO_CONSTANT
+
+    def index(self, item: Any) -> Any:
+        """The index of an expression that takes an item of an object, or NO_CONSTANT."""
+        return item.index if item.op == "static_getitem" else self.constant(item.index)
+
+    def items(self, variable: Any) -> list[Any] | None:
+        """The variables of which a tuple was built, if that is certain."""
+        origins = self.origins(variable)
+        value: Any = origins[0] if len(origins) == 1 else None
+        if not isinstance(value, self._ir.Expr):
+            return None
+        if value.op == "build_tuple":
+            return list(value.items)
+        if value.op == "exhaust_iter":
+            return self.items(value.value)
+        # f(x, *pair) is f(*((x,) + tuple(pair))).
+        if value.op == "call" and self.callees(value.func) == [tuple] and len(value.args) == 1:
+            return self.items(value.args[0])
+        if value.op == "binop" and value.fn is operator.add:
+            left, right = self.items(value.lhs), self.items(value.rhs)
+            return None if left is None or right is None else left + right
+        return None
+
+    def slices(self, variable: Any) -> bool:
+        """Whether an index may be, or contain, a slice: the result is then a view, not a number."""
+        for value in self.origins(variable):
+            parts = value.items if getattr(value, "op", "") == "build_tuple" else ()
+            if self._is_slice(value) or any(
+                self._is_slice(v) for part in parts for v in self.origins(part)
+            ):
+                return True
+        return False
+
+    def _is_slice(self, value: Any) -> bool:
+        if isinstance(value, self._constants):
+            return is_slice(value.value)
+        op = getattr(value, "op", "")
+        if op == "call":
+            return slice in self.callees(value.func)
+        return op == "getattr" and None in self._callees_of(value, 0)  # np.newaxis
+
+    def callees(self, variable: Any, depth: int = 0) -> list[Any]:
+        """The objects that a variable may stand for: global objects, `Method`s, `UNKNOWN`."""
+        callees = [c for value in self.origins(variable) for c in self._callees_of(value, depth)]
+        return callees or [UNKNOWN]
+
+    def _callees_of(self, value: Any, depth: int) -> Iterator[Any]:
+        ir = self._ir
+        if isinstance(value, ir.Global | ir.FreeVar):
+            yield UNKNOWN if value.value is ir.UNDEFINED else value.value
+        elif getattr(value, "op", "") == "getattr" and depth < MOST_DOTS:
+            for owner in self.callees(value.value, depth + 1):
+                if owner is UNKNOWN or isinstance(owner, Method):
+                    yield Method(value.attr, value.value)
+                else:
+                    yield getattr(owner, value.attr, UNKNOWN)
+        else:
+            yield UNKNOWN
+
+
+def _read(function: FunctionType) -> Any:
+    """Numba's IR, with closures inlined where they are called, and each variable assigned once."""
+    from numba.core.compiler import run_frontend
+    from numba.core.ssa import reconstruct_ssa
+
+    try:
+        return reconstruct_ssa(run_frontend(function, inline_closures=True))
+    except Exception:  # a closure that cannot be inlined, for example, stays
+        try:
+            return run_frontend(function)
+        except Exception as error:
+            raise LauncherError(f"Numba cannot read {function.__name__}: {error}") from error
