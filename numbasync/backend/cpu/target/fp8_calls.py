@@ -16,7 +16,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.library.libdevice_rounding import to_integer
 from numbasync.backend.cpu.library.small_float_bits import (
     DOUBLE,
@@ -29,6 +28,7 @@ from numbasync.backend.cpu.target import small_float_calls
 from numbasync.backend.cpu.target.builder import Builder
 from numbasync.backend.cpu.target.context import CASTS, TargetContext, emits
 from numbasync.backend.cpu.target.module import I1, I8, I16, I32, I64, types
+from numbasync.dtypes import extension_types
 
 _UP = 2  # of cudaRoundMode: towards infinity
 _DIGITS = 52  # of a float64
@@ -129,7 +129,9 @@ def _float_of(builder: Builder, value: Any, numba_type: Any) -> Any:
 
 def _is_cast(from_type: Any, to_type: Any) -> bool:
     numbers = types.Integer | types.Float | types.Boolean
-    return from_type in _TYPES and (isinstance(to_type, numbers) or to_type == bfloat16)
+    return from_type in _TYPES and (
+        isinstance(to_type, numbers) or to_type == extension_types().get("bfloat16")
+    )
 
 
 def _cast(builder: Builder, value: Any, from_type: Any, to_type: Any) -> Any:
@@ -161,7 +163,7 @@ def _is(builder: Builder, value: Any, number: int) -> Any:
 def _of_raw(builder: Builder, value: Any) -> Any:
     """The float32 of a structure with the bits of a bfloat16."""
     bits = builder.extract_value(value, 0)
-    return small_float_calls.widened(builder, bfloat16, bits)
+    return small_float_calls.widened(builder, extension_types()["bfloat16"], bits)
 
 
 def _converted(source: str, emit: Callable[..., Any]) -> Any:
