@@ -156,9 +156,14 @@ def test_an_output_is_what_a_block_stores_to() -> None:
 
 
 def test_no_sorting_outside_of_kernels() -> None:
-    for call in (na.block.sort, na.block.load, na.block.store):
+    calls = (
+        lambda: na.block.sort(3),
+        lambda: na.block.load(3, 3, 3),
+        lambda: na.block.store(3, 3, (3,)),
+    )
+    for call in calls:
         with pytest.raises(CallerError, match="call it in a kernel"):
-            call(*[3] * {"sort": 1}.get(call.__name__, 3))
+            call()
 
 
 @pytest.mark.full
