@@ -159,7 +159,7 @@ def _plan_losses(
     axis: Any, shape: Shape, dtype: np.dtype[Any], which: Shape, which_dtype: np.dtype[Any]
 ) -> Any:
     """What builds the operation of scores and targets of these shapes and dtypes."""
-    if not layout.is_float(dtype):
+    if not dtypes.is_float(dtype):
         raise DTypeError(f"cross_entropy of {dtype}: write floats.")
     if which_dtype.kind not in "iu":
         raise DTypeError(f"cross_entropy by targets of {which_dtype}: write numbers of classes.")

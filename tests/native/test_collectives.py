@@ -16,7 +16,7 @@ from numbasync.collective import all_reduce, local, together
 from numbasync.device.device import Device
 from numbasync.device.submission import Submission
 from numbasync.errors import DriverError
-from numbasync.ops.run import enqueued
+from numbasync.ops.run import enqueue_on
 from tests.common import add_one
 from tests.native.null_device import NullDevice, library, waits
 
@@ -163,7 +163,7 @@ def test_new_tensors_are_of_the_pool_of_every_device(
     def look(pool: Any) -> None:
         """At the results of a collective that allocates from a pool, or the device's."""
         before, chosen = used(), [pool or devices[0].pool, *(d.pool for d in devices[1:])]
-        submission, results = enqueued(all_reduce(parts), stream, pool)
+        submission, results = enqueue_on(all_reduce(parts), stream, pool)
         every = [result.storage.writer for result in results]
         assert every[0] is submission and [s.nbytes for s in every] == [32] * COUNT
         assert [result.storage.pool for result in results] == chosen
