@@ -49,54 +49,103 @@ ONE_MAP, TWO_MAP = "numbasync: DeviceGroup.map on one GPU", "numbasync: DeviceGr
 METHOD = "{what}, waited for. {calls} calls a round."
 
 
-async def tables(device: Device, rounds: int) -> list[report.Record]:
-    others = [other for other in na.devices(device.kind) if other is not device]
-    if not others or not has_own_processor(device):
+async def copies(device: Device, rounds: int) -> list[report.Record]:
+    other = _other(device)
+    if other is None:
         report.say("bench devices: skipped, it needs two GPUs in one process.")
         return []
-    other, records = others[0], []
-
-    async def add(
-        peers: str, what: str, cases: list[Case], base: str, targets: Sequence[Target], *sizes: int
-    ) -> None:
-        few = {"move": SMALL_CALLS, "pipelines": PIPELINES, "product": PIPELINES, "map": 1}
-        calls = few.get(peers, CALLS)
-        records.append(
-            await table(
-                device, rounds, peers, what, cases, calls=calls, method=METHOD, base=base,
-                sizes=(other.ordinal, *sizes) if sizes else (), targets=targets,
-            )
-        )  # fmt: skip
-
+    records = []
     for name, nbytes in SIZES.items():
         target = Target(f"{name} / the driver's peer copy", QUEUED_COPY, RAW_QUEUED, 1 / 0.95, 1.02)
         cases = _copies(device, other, nbytes)
-        await add("peer", f"peer copy of {name}", cases, RAW_COPY, [target], nbytes)
+        records.append(
+            await _table(
+                device, rounds, "peer", f"peer copy of {name}", cases, RAW_COPY, [target],
+                other.ordinal, nbytes,
+            )
+        )  # fmt: skip
     target = Target("4 KiB / the driver's calls", SYNC_MOVE, RAW_MOVE, 1.3, 1.2)
     cases = _moves(device, other)
-    await add("move", "4 KiB to the other GPU", cases, RAW_MOVE, [target], SMALL)
+    sizes = other.ordinal, SMALL
+    return [
+        *records,
+        await _table(
+            device, rounds, "move", "4 KiB to the other GPU", cases, RAW_MOVE, [target], *sizes
+        ),
+    ]
+
+
+async def pipelines(device: Device, rounds: int) -> list[report.Record]:
+    other = _other(device)
+    if other is None:
+        return []
     target = Target("two pipelines / one", TWO, ONE, 2 / 1.95, 1.01)
     cases = _pipelines(device, other)
-    await add("pipelines", f"pipelines of {STEPS} launches", cases, ONE, [target])
+    what = f"pipelines of {STEPS} launches"
+    return [await _table(device, rounds, "pipelines", what, cases, ONE, [target])]
+
+
+async def reductions(device: Device, rounds: int) -> list[report.Record]:
+    other = _other(device)
+    if other is None:
+        return []
+    records = []
     for name, nbytes in REDUCED.items():
         target = Target(f"{name} / NCCL from PyTorch", QUEUED_REDUCE, TORCH_QUEUED, 1 / 0.95, 1.0)
         most = AWAITED.get(name, 1.3)
         each = Target(f"{name}, awaited / PyTorch, waited for", REDUCE, TORCH_REDUCE, most, 1.0)
         cases = _reductions(device, other, nbytes)
-        await add("reduce", f"all_reduce of {name}", cases, TORCH_REDUCE, [target, each], nbytes)
-    records.append(
+        records.append(
+            await _table(
+                device, rounds, "reduce", f"all_reduce of {name}", cases, TORCH_REDUCE,
+                [target, each], other.ordinal, nbytes,
+            )
+        )  # fmt: skip
+    return [
+        *records,
         await table(
             device, rounds, "latency", "two GPUs: latency", [_latency(device, other)],
             calls=LATENCY_CALLS, method=LATENCY_METHOD, base=LATENCY,
-        )
-    )  # fmt: skip
+        ),
+    ]  # fmt: skip
+
+
+async def products(device: Device, rounds: int) -> list[report.Record]:
+    other = _other(device)
+    if other is None:
+        return []
     target = Target("on two GPUs / on one", HALVES, WHOLE, 1 / 1.8, 1 / 1.95)
     cases = await _products(device, other)
-    await add("product", f"a product of {SIDE} x {SIDE} float32", cases, WHOLE, [target])
+    what = f"a product of {SIDE} x {SIDE} float32"
+    return [await _table(device, rounds, "product", what, cases, WHOLE, [target])]
+
+
+async def maps(device: Device, rounds: int) -> list[report.Record]:
+    other = _other(device)
+    if other is None:
+        return []
     target = Target("parts on two GPUs / on one", TWO_MAP, ONE_MAP, 1 / 1.75, 1 / 1.9)
+    cases = _maps(device, other)
     what = f"{PARTS} host parts of {PART_ELEMENTS:,} float32"
-    await add("map", what, _maps(device, other), ONE_MAP, [target])
-    return records
+    return [await _table(device, rounds, "map", what, cases, ONE_MAP, [target])]
+
+
+def _other(device: Device) -> Device | None:
+    """Another GPU of this process."""
+    if not has_own_processor(device):
+        return None
+    return next((other for other in na.devices(device.kind) if other is not device), None)
+
+
+async def _table(
+    device: Device, rounds: int, peers: str, what: str, cases: list[Case], base: str,
+    targets: Sequence[Target], *sizes: int,
+) -> report.Record:  # fmt: skip
+    few = {"move": SMALL_CALLS, "pipelines": PIPELINES, "product": PIPELINES, "map": 1}
+    return await table(
+        device, rounds, peers, what, cases, calls=few.get(peers, CALLS), method=METHOD, base=base,
+        sizes=sizes, targets=targets,
+    )  # fmt: skip
 
 
 def _case(name: str, call: Callable[[], Awaitable[Any]], expected: Any) -> Case:

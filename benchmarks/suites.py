@@ -58,7 +58,9 @@ SUITES: dict[str, Sequence[Part]] = {
         *plain_kernels.TABLES, ready_kernels.products, ready_kernels.attention,
         decode.tables, embeddings.tables, ready_calls.tables,
     ),
-    "devices": (devices.tables,),
+    "devices": (
+        devices.copies, devices.pipelines, devices.reductions, devices.products, devices.maps,
+    ),
     "algorithms": (algorithms.tables,),
     "dask": (_dask,),
 }  # fmt: skip
