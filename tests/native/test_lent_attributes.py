@@ -277,6 +277,7 @@ def test_arrays_at_one_address_have_their_own_shapes_and_strides(
     stream, whole = null.new_stream(), np.ones((4, 8), np.float32)
     views = [whole, whole.reshape(-1), whole.reshape(8, 4), whole[:, 0], whole.reshape(-1)[:8]]
     views += [whole.reshape(-1).view(np.int32), whole.reshape(-1)[::2], whole.T]
+    views += [whole.reshape(-1)[:4], whole.reshape(-1)[:16]]  # as many as others, without gaps
     for _ in range(3):
         for view in views:
             op = touch[(1,), (1,)](CompiledArray(view), 1)
