@@ -390,12 +390,10 @@ class CudaStream:
         library().cuStreamIsCapturing(other, ctypes.addressof(status))
         if status.value:
             raise StateError(f"the stream {other:#x} is captured")
-        result = library().cuStreamQuery(other)
-        if result == NOT_READY:
-            event = self.device.events.take()
-            result = library().cuEventRecord(event, other)
-            result = result or library().cuStreamWaitEvent(self._number, event, 0)
-            self.device.events.numbers.append(event)
+        event = self.device.events.take()
+        result = library().cuEventRecord(event, other)
+        result = result or library().cuStreamWaitEvent(self._number, event, 0)
+        self.device.events.numbers.append(event)
         if result:
             fail(result, "cuStreamWaitEvent")
 
