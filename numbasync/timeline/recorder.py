@@ -35,9 +35,9 @@ READ_AT_A_TIME = 2  # old marks, for each new one
 # After a mark none is made for so many times as long as it took, and never for longer than the
 # second number: what took long then was no mark. Pauses may come late, all in all by the third: so
 # each of some operations that are started together is marked, if there were none for a while.
-PAUSE = 60
-LONGEST_PAUSE_NS = 1_000_000
-LATEST_NS = 5_000_000
+PAUSE = 200
+LONGEST_PAUSE_NS = 3_000_000
+LATEST_NS = 20_000_000
 NEVER = 1 << 62
 MOST_OPEN = 10_000  # operations that are being enqueued; of some the end is never told
 

@@ -296,7 +296,7 @@ def trace(max_operations: int = MOST, *, exact: bool = False) -> Timeline:
     devices, the waits for them and the compilations of kernels.
 
     There is one open trace for the process. A program runs as without it, but for events on its
-    streams, and a twentieth to an eighth slower where it only launches short kernels.
+    streams, and about a twentieth slower where it only launches short kernels.
 
     Args:
         max_operations: the newest are kept, so many at most.
