@@ -36,6 +36,7 @@ class Names:
     Attributes:
         statements: all statements of the function, in no meaningful order.
         blocks: the same statements, by the labels of their basic blocks.
+        definitions: by a variable's name, all values that are assigned to it.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -45,12 +46,24 @@ class Names:
         code = _read(function)
         self.blocks: dict[int, Any] = code.blocks
         self.statements: list[Any] = [s for block in self.blocks.values() for s in block.body]
-        self._definitions: dict[str, list[Any]] = defaultdict(list)
+        self.definitions: dict[str, list[Any]] = defaultdict(list)
         for s in self.statements:
             if isinstance(s, ir.Assign):
-                self._definitions[s.target.name].append(s.value)
+                self.definitions[s.target.name].append(s.value)
+        self._written = {
+            version: name
+            for block in self.blocks.values()
+            for name, versions in block.scope.var_redefinitions.items()
+            for version in versions
+        }
         self._origins: dict[str, list[Any]] = {}
         self._constants = (ir.Const, ir.Global, ir.FreeVar)
+
+    def as_written(self, name: str) -> str:
+        """The name in the source of a variable that stands for one assignment of it."""
+        while name in self._written:
+            name = self._written[name]
+        return name
 
     def origins(self, variable: Any) -> list[Any]:
         """The values that a variable may have been assigned, traced through other names for it."""
@@ -60,7 +73,7 @@ class Names:
             origins = []
             seen, waiting = {variable.name}, [variable.name]
             while waiting:
-                for value in self._definitions.get(waiting.pop(), []):
+                for value in self.definitions.get(waiting.pop(), []):
                     is_name = isinstance(value, ir.Var)
                     if not is_name and getattr(value, "op", "") not in ("phi", "cast"):
                         origins.append(value)

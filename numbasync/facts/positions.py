@@ -14,7 +14,8 @@ from typing import Any
 
 from numbasync.errors import LauncherError
 from numbasync.facts import callees
-from numbasync.facts.bounds import LETTERS, Bound, Guards, rank_of
+from numbasync.facts.bounds import LETTERS, rank_of
+from numbasync.facts.guards import Bound, Guards
 from numbasync.facts.ir import UNKNOWN, Method, Names
 
 ALL = frozenset(range(3))

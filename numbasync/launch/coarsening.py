@@ -17,7 +17,7 @@ from typing import Any
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LauncherError
 from numbasync.facts import callees
-from numbasync.facts.bounds import Guards, rank_of
+from numbasync.facts.bounds import Integers, rank_of
 from numbasync.facts.ir import UNKNOWN, Method, Names
 from numbasync.facts.source import captured, compiled_like, find_definition
 
@@ -102,7 +102,7 @@ class _Reader:
 
     def along(self) -> frozenset[int]:
         """See `PlainKernel`."""
-        guards = Guards(self._names)
+        integers = Integers(self._names)
         axes = set()
         for s in self._names.statements:
             value: Any = getattr(s, "value", None)
@@ -113,7 +113,7 @@ class _Reader:
             else:
                 continue
             last = (self._names.items(index) or [index])[-1]
-            axes.add(guards.coordinate_in(last))
+            axes.add(integers.coordinate_in(last))
         return frozenset(axis for axis in axes if axis is not None)
 
     def _check(self, statement: Any) -> None:
