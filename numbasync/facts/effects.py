@@ -374,8 +374,7 @@ class _Reader:
         return self._members(pair) if any(map(self._is_tuple, pair)) else set()
 
     def _of_item(self, value: Any) -> set[Root]:
-        is_static = value.op == "static_getitem"
-        index = value.index if is_static else self._names.constant(value.index)
+        index = self._names.index(value)
         known = self._names.items(value.value)
         if known is not None and isinstance(index, int) and -len(known) <= index < len(known):
             return self._of(known[index])

@@ -97,8 +97,11 @@ class Names:
         return NO_CONSTANT
 
     def index(self, item: Any) -> Any:
-        """The index of an expression that takes an item of an object, or NO_CONSTANT."""
-        return item.index if item.op == "static_getitem" else self.constant(item.index)
+        """The constant index of an expression or a statement that takes an item of an object, or
+        stores to one; NO_CONSTANT if it is none.
+        """
+        index = item.index
+        return self.constant(index) if isinstance(index, self._ir.Var) else index
 
     def items(self, variable: Any) -> list[Any] | None:
         """The variables of which a tuple was built, if that is certain."""

@@ -47,6 +47,9 @@ class Usage:
         is_idempotent: the kernel reads nothing that it stores to.
         reach: such pairs, and numbers: threads up to that extent plus the number have work that no
             other thread does for them. The axis may be `SIZE`.
+        rank: the most coordinates that the kernel asks `cuda.grid` or `gridsize` for; 1 if none.
+        walks: a thread may take the work of several: the kernel reads the number of threads or
+            blocks in the grid.
     """
 
     blocks: frozenset[int] = ALL
@@ -55,6 +58,8 @@ class Usage:
     bounded: frozenset[Bound] = frozenset()
     is_idempotent: bool = False
     reach: frozenset[tuple[Bound, int]] = frozenset()
+    rank: int = 1
+    walks: bool = False
 
     @property
     def repeats(self) -> bool:
@@ -76,6 +81,7 @@ def usage(function: FunctionType) -> Usage:
     threads: set[int] = set()
     counts = False
     walks = False
+    rank = 1
     bounded: frozenset[Bound] = frozenset()
     reach: frozenset[tuple[Bound, int]] = frozenset()
     is_idempotent = True
@@ -93,11 +99,14 @@ def usage(function: FunctionType) -> Usage:
         threads |= reader.threads
         counts = counts or reader.counts
         walks = walks or reader.walks
+        rank = max(rank, reader.rank)
         new = reader.called - seen
         seen |= new
         waiting += new
     reach = frozenset() if walks else reach
-    return Usage(frozenset(blocks), frozenset(threads), counts, bounded, is_idempotent, reach)
+    return Usage(
+        frozenset(blocks), frozenset(threads), counts, bounded, is_idempotent, reach, rank, walks
+    )
 
 
 @cache
@@ -112,8 +121,7 @@ class _Reader:
 
     Attributes:
         blocks, threads, counts: as of `Usage`.
-        walks: the function reads the number of threads or blocks, to take the work of more than
-            one.
+        rank, walks: as of `Usage`.
         called: functions whose code must be read, too.
     """
 
@@ -127,6 +135,7 @@ class _Reader:
         self.threads: set[int] = set()
         self.counts = False
         self.walks = False
+        self.rank = 1
         self.called: set[FunctionType] = set()
         places = set()  # variables that are all of `threadIdx` or `blockIdx`
         for s in self._names.statements:
@@ -223,7 +232,9 @@ class _Reader:
                     self._all()
             elif callee is self._cuda.gridsize:
                 self.walks = True
+                self.rank = max(self.rank, rank_of(self._names, call))
             elif callee is self._cuda.grid:
+                self.rank = max(self.rank, rank_of(self._names, call))
                 asked = self._items_of(target, rank_of(self._names, call))
                 self.blocks |= asked
                 self.threads |= asked

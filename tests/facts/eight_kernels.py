@@ -9,6 +9,7 @@ from numba import cuda, float32
 
 TILE = 16
 RESULTS = 4
+WIDE, PADDED = TILE * RESULTS, TILE + 1
 
 
 def naive_product(z: Any, x: Any, y: Any) -> None:
@@ -38,11 +39,11 @@ def tiled_product(z: Any, x: Any, y: Any) -> None:
 
 def product_of_registers(z: Any, x: Any, y: Any) -> None:
     """Each thread has 4 x 4 results."""
-    a = cuda.shared.array((TILE, TILE * RESULTS), float32)
-    b = cuda.shared.array((TILE, TILE * RESULTS), float32)
+    a = cuda.shared.array((TILE, WIDE), float32)
+    b = cuda.shared.array((TILE, WIDE), float32)
     sums = cuda.local.array((RESULTS, RESULTS), float32)
     i, j = cuda.threadIdx.y, cuda.threadIdx.x
-    top, left = cuda.blockIdx.y * TILE * RESULTS, cuda.blockIdx.x * TILE * RESULTS
+    top, left = cuda.blockIdx.y * WIDE, cuda.blockIdx.x * WIDE
     for r in range(RESULTS):
         for c in range(RESULTS):
             sums[r, c] = 0
@@ -62,7 +63,7 @@ def product_of_registers(z: Any, x: Any, y: Any) -> None:
 
 
 def transpose(z: Any, x: Any) -> None:
-    tile = cuda.shared.array((TILE, TILE + 1), float32)
+    tile = cuda.shared.array((TILE, PADDED), float32)
     i, j = cuda.threadIdx.y, cuda.threadIdx.x
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     if top + i < x.shape[0] and left + j < x.shape[1]:
