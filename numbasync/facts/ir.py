@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -120,6 +120,23 @@ class Names:
             left, right = self.items(value.lhs), self.items(value.rhs)
             return None if left is None or right is None else left + right
         return None
+
+    def computed_from(self, variables: Iterable[Any]) -> set[str]:
+        """The names of the parameters from which variables are computed, in any number of steps."""
+        ir = self._ir
+        waiting = [variable.name for variable in variables]
+        seen, parameters = set(waiting), set()
+        while waiting:
+            for value in self.definitions.get(waiting.pop(), []):
+                if isinstance(value, ir.Arg):
+                    parameters.add(value.name)
+                used = [value] if isinstance(value, ir.Var) else []
+                if isinstance(value, ir.Expr):
+                    used = value.list_vars()
+                new = {v.name for v in used} - seen
+                seen |= new
+                waiting += new
+        return parameters
 
     def slices(self, variable: Any) -> bool:
         """Whether an index may be, or contain, a slice: the result is then a view, not a number."""
