@@ -16,7 +16,7 @@ from numba.core.errors import NumbaError
 
 from numbasync.backend.array_advice import advice_on_arrays
 from numbasync.errors import KernelCompileError, LauncherError, UnsupportedKernelError
-from numbasync.facts.ir import Names
+from numbasync.facts.ir import read
 from numbasync.tensor_cores.capabilities import missing
 
 _PLACE = re.compile(r'(?:File "([^"]+)", line (\d+))|(?: at (\S+) \((\d+)\))')
@@ -145,7 +145,7 @@ def _line_of_name(code: types.CodeType, text: str) -> int | None:
 def parameters_of(function: types.FunctionType, line: int) -> list[str]:
     """The parameters that a line of the function uses, directly or through variables."""
     try:
-        names = Names(function)
+        names = read(function)
     except LauncherError:  # Numba cannot read all code
         return []
     used = [v for s in names.statements if s.loc.line == line for v in s.list_vars()]

@@ -12,7 +12,7 @@ from typing import Any
 
 from numbasync.errors import LauncherError
 from numbasync.facts.callees import function_of, is_atomic
-from numbasync.facts.ir import NO_CONSTANT, Names
+from numbasync.facts.ir import NO_CONSTANT, Names, read
 
 _OF_ARRAYS = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
 
@@ -27,7 +27,7 @@ def axes_of(function: FunctionType, callers: tuple[FunctionType, ...] = ()) -> d
     if function in callers:
         return {}
     try:
-        names = Names(function)
+        names = read(function)
     except LauncherError:
         return {}
     axes: dict[str, int] = {}

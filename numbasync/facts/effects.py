@@ -21,7 +21,7 @@ import numpy as np
 
 from numbasync.errors import LauncherError
 from numbasync.facts import callees
-from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Method, Names
+from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Method, read
 from numbasync.facts.parts import (
     Form,
     Key,
@@ -187,7 +187,7 @@ class _Reader:
         from numba.core import ir
 
         self._ir = ir
-        self._names = Names(function)
+        self._names = read(function)
         self._roots: dict[str, set[Root]] = {}  # what each variable may hold of the parameters
         self._ask = ask
         self._harmless = (ir.Del, ir.Print, ir.EnterWith, ir.PopBlock, ir.Terminator)

@@ -21,7 +21,7 @@ from typing import Any
 
 from numbasync.errors import LauncherError
 from numbasync.facts.bounds import Integers
-from numbasync.facts.ir import Names
+from numbasync.facts.ir import read
 from numbasync.facts.source import compiled_like
 
 
@@ -57,7 +57,7 @@ def _numbered(array: Any, index: Any, number: int) -> None:
 def _proven(probe: FunctionType) -> set[int]:
     """The numbers of the calls whose index is not negative, and whose array is one."""
     try:
-        names = Names(probe)
+        names = read(probe)
     except LauncherError:
         return set()
     integers = Integers(names)

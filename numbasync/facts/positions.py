@@ -16,7 +16,7 @@ from numbasync.errors import LauncherError
 from numbasync.facts import callees
 from numbasync.facts.bounds import LETTERS, rank_of
 from numbasync.facts.guards import Bound, Guards
-from numbasync.facts.ir import UNKNOWN, Method, Names
+from numbasync.facts.ir import UNKNOWN, Method, read
 
 ALL = frozenset(range(3))
 _METHODS = (
@@ -130,7 +130,7 @@ class _Reader:
         from numba.core import ir
 
         self._ir, self._cuda = ir, cuda
-        self._names = Names(function)
+        self._names = read(function)
         self.blocks: set[int] = set()
         self.threads: set[int] = set()
         self.counts = False

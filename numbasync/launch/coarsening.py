@@ -17,7 +17,7 @@ from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LauncherError
 from numbasync.facts import callees
 from numbasync.facts.bounds import Integers, rank_of
-from numbasync.facts.ir import UNKNOWN, Method, Names
+from numbasync.facts.ir import UNKNOWN, Method, Names, read
 from numbasync.facts.source import compiled_like, find_definition
 
 # Functions of `numba.cuda` that depend on their arguments alone.
@@ -190,7 +190,7 @@ class _Reader:
 
 def _names_of(function: FunctionType) -> Names:
     try:
-        return Names(function)
+        return read(function)
     except LauncherError as error:
         raise NotPlainError(str(error)) from None
 

@@ -93,8 +93,14 @@ def softmax(z: Any, x: Any) -> None:
     total = float32(0)
     for k in range(t, x.shape[1], cuda.blockDim.x):
         total += math.exp(x[row, k] - largest)
-    cuda.atomic.add(shared, 0, total)
+    shared[t] = total
     cuda.syncthreads()
+    half = cuda.blockDim.x // 2
+    while half > 0:
+        if t < half:
+            shared[t] += shared[t + half]
+        cuda.syncthreads()
+        half //= 2
     for k in range(t, x.shape[1], cuda.blockDim.x):
         z[row, k] = math.exp(x[row, k] - largest) / shared[0]
 

@@ -22,7 +22,7 @@ UNSIGNED: dict[Any, str] = {
         "left + j + r * TILE; top + i + r * TILE; left + j + c * TILE; r; c; r; c; k; "
         "i + r * TILE; k; j + c * TILE",
     kernels.transpose: "i; j; top + i; left + j; left + i; top + j; j; i",
-    kernels.softmax: "t; t; row; k; row; k; t; t + half; row; k; row; k",
+    kernels.softmax: "t; t; t; t; t + half; row; k; row; k; t; t + half; row; k; row; k",
     kernels.loop_over_the_grid: "i; i",
     kernels.sums_of_columns: "column; row; column",
     kernels.convolution: "row; column; i; j",
