@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numba.core import compiler, ir
 from numba.core.errors import NumbaError
 
 from numbasync.backend.array_advice import advice_on_arrays
-from numbasync.errors import KernelCompileError, UnsupportedKernelError
+from numbasync.errors import KernelCompileError, LauncherError, UnsupportedKernelError
+from numbasync.facts.ir import read
 from numbasync.tensor_cores.capabilities import missing
 
 _PLACE = re.compile(r'(?:File "([^"]+)", line (\d+))|(?: at (\S+) \((\d+)\))')
@@ -148,22 +148,9 @@ def _line_of_name(code: types.CodeType, text: str) -> int | None:
 def parameters_of(function: types.FunctionType, line: int) -> list[str]:
     """The parameters that a line of the function uses, directly or through variables."""
     try:
-        blocks: Any = compiler.run_frontend(function).blocks
-    except Exception:  # Numba raises many classes, and cannot read all code
+        names = read(function)
+    except LauncherError:  # Numba cannot read all code
         return []
-    statements = [s for block in blocks.values() for s in block.body]
-    values_by_name: dict[str, list[Any]] = {}
-    for s in statements:
-        if isinstance(s, ir.Assign):
-            values_by_name.setdefault(s.target.name, []).append(s.value)
-    pending = [v.name for s in statements if s.loc.line == line for v in s.list_vars()]
-    seen, parameters = set(pending), set()
-    while pending:
-        for value in values_by_name.get(pending.pop(), []):
-            if isinstance(value, ir.Arg):
-                parameters.add(value.name)
-            used = [value] if isinstance(value, ir.Var) else getattr(value, "list_vars", list)()
-            new = {v.name for v in used} - seen
-            seen |= new
-            pending += new
+    used = [v for s in names.statements if s.loc.line == line for v in s.list_vars()]
+    parameters = names.computed_from(used)
     return [n for n in function.__code__.co_varnames if n in parameters]

@@ -1,34 +1,55 @@
-"""The threads of a kernel that have work, read from the conditions around the kernel's effects.
+"""What bounds a function's integers: what they are the sum of, and whether they can be negative.
 
-A store lies behind conditions: `if i < z.shape[0]:`, `if i >= len(z): return`, a loop over a range.
-Where every store lies behind a condition that compares the thread's coordinate with an extent,
-threads beyond that extent do nothing. A condition is identified by the edge of the control flow
-graph that it opens.
+An index is worth something to a reader if it is a thread's coordinate, an array's extent, a
+constant, or a sum of these (`Affine`); or if it is at least not negative. `guards` tells which of
+them a condition compares.
+
+An integer is not negative if everything that is assigned to it is not, provided that the other such
+integers are not: by induction over the steps of a thread. Of i and j in
+
+    i = cuda.grid(1)
+    for j in range(1, n):
+        i += j * 4
+
+the first step of each loop rests on 0 <= cuda.grid(1) and 0 <= 1, each further one on the step
+before it. What is multiplied by something in every turn of a loop may overflow: it counts as
+unknown.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
-from numbasync.facts import callees
-from numbasync.facts.effects import summary
-from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Method, Names
+from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Names
 
-# A CUDA axis; a parameter's position; an axis of that parameter.
-Bound: TypeAlias = tuple[int, int, int]
-# Bounds, each with the number that is added to the extent.
-Bounds: TypeAlias = dict[Bound, int]
+# A parameter's position; an axis of that parameter.
+Extent: TypeAlias = tuple[int, int]
 
 SIZE = -1  # instead of an axis: the number of all elements
-_FIRST = -1  # instead of a parameter: `i == 0`, which is within any extent
 LETTERS = {"x": 0, "y": 1, "z": 2}  # the CUDA axes
-_LT, _LE, _GT, _GE, _EQ = operator.lt, operator.le, operator.gt, operator.ge, operator.eq
-_NEGATED: dict[Any, Any] = {_LT: _GE, _LE: _GT, _GT: _LE, _GE: _LT, operator.ne: _EQ}
-_TURNED: dict[Any, Any] = {_LT: _GT, _LE: _GE, _GT: _LT, _GE: _LE, _EQ: _EQ}
+MOST_FACTOR = 2**20  # a larger constant is taken for part of a hash, whose products overflow
+_PLACES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _ADDED = (operator.add, operator.sub)
-_MORE = {_LT: 0, _LE: 1, _EQ: 1}  # i <= n is i < n + 1
+_GROWING = (operator.mul, operator.lshift, operator.pow)
+# Not negative, if neither operand is.
+_KEEPING = (
+    operator.add, operator.mul, operator.floordiv, operator.rshift, operator.or_, operator.xor,
+)  # fmt: skip
+
+
+class Affine(NamedTuple):
+    """The sum of a coordinate, an extent and a constant.
+
+    Attributes:
+        coordinate: the CUDA axis of the thread's coordinate in the grid; None if none is added.
+        extent: the parameter and axis whose extent is added; None if none is.
+    """
+
+    coordinate: int | None = None
+    extent: Extent | None = None
+    constant: int = 0
 
 
 def rank_of(names: Names, call: Any) -> int:
@@ -40,171 +61,60 @@ def rank_of(names: Names, call: Any) -> int:
     return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
 
 
-class Guards:
-    """The conditions in front of the stores of one function."""
+class Integers:
+    """What is known of the integers of one function."""
 
     def __init__(self, names: Names) -> None:
         from numba import cuda
         from numba.core import ir
 
         self._ir, self._cuda, self._names = ir, cuda, names
-        self._walked: set[int] = set()  # CUDA axes along which a thread continues in a loop
-        self._held = self._common()
+        self._sums: dict[str, Affine | None] = {}
 
-    def bounded(self) -> frozenset[Bound]:
-        """See `Usage.bounded`: every effect of the function lies behind these bounds."""
-        return frozenset(b for b, more in self._held.items() if more <= 0 and b[2] != SIZE)
+    # --- sums ---
 
-    def reach(self) -> frozenset[tuple[Bound, int]]:
-        """See `Usage.reach`. Excludes an axis whose coordinate is also compared with anything else:
-        then fewer threads may have work.
-        """
-        unsure = self._walked.union(self._otherwise_compared())
-        return frozenset((b, more) for b, more in self._held.items() if b[0] not in unsure)
+    def affine(self, variable: Any) -> Affine | None:
+        """The sum that a variable certainly is; None if that is not certain."""
+        if variable.name not in self._sums:
+            self._sums[variable.name] = None  # while it is computed: of itself it is no sum
+            self._sums[variable.name] = self._sum_of(variable)
+        return self._sums[variable.name]
 
-    def _common(self) -> Bounds:
-        """The bounds that lie in front of every store."""
-        from numba.core.analysis import compute_cfg_from_blocks
-
-        blocks = self._names.blocks
-        acting = [label for label, block in blocks.items() if any(map(self._acts, block.body))]
-        flow = compute_cfg_from_blocks(blocks)
-        dominators = flow.dominators()
-        edges = list(self._edges())
-        held: list[Bounds] = []
-        for label in acting:
-            if label not in dominators:
-                continue  # dead code
-            guards: Bounds = {}
-            for start, end, bounds in edges:
-                other_predecessors = [p for p, _ in flow.predecessors(end) if p != start]
-                if end in dominators[label] and all(
-                    end in dominators[p] for p in other_predecessors
-                ):
-                    for bound, more in bounds:
-                        guards[bound] = min(more, guards.get(bound, more))
-                        if other_predecessors:
-                            self._walked.add(bound[0])
-            held.append(guards)
-        common: Bounds = {}
-        for bound in set().union(*held):
-            first = bound[0], _FIRST, 0
-            if bound != first and all(bound in guards or first in guards for guards in held):
-                common[bound] = max(guards[bound] for guards in held if bound in guards)
-        return common
-
-    def _edges(self) -> Iterator[tuple[int, int, list[tuple[Bound, int]]]]:
-        """Edges of the control flow graph that are taken only within bounds, and these bounds."""
-        for label, block in self._names.blocks.items():
-            end = block.body[-1]
-            if isinstance(end, self._ir.Branch) and end.truebr != end.falsebr:
-                for target, is_true in ((end.truebr, True), (end.falsebr, False)):
-                    bounds = list(self._implied(end.cond, is_true))
-                    if bounds:
-                        yield label, target, bounds
-
-    def _implied(self, variable: Any, is_true: bool) -> Iterator[tuple[Bound, int]]:
-        """The bounds that hold if a condition is true, or if it is false."""
+    def _sum_of(self, variable: Any) -> Affine | None:
+        constant = self._names.constant(variable)
+        if type(constant) is int:
+            return Affine(constant=constant)
+        if (axis := self._coordinate(variable)) is not None:
+            return Affine(axis)
         value = self._names.one(variable)
-        op = getattr(value, "op", "")
-        if op == "call" and self._names.callees(value.func) == [bool]:
-            yield from self._implied(value.args[0], is_true)
-        elif op == "unary" and value.fn is operator.not_:
-            yield from self._implied(value.value, not is_true)
-        elif op == "binop" and value.fn is (operator.and_ if is_true else operator.or_):
-            yield from self._implied(value.lhs, is_true)
-            yield from self._implied(value.rhs, is_true)
-        elif op == "binop":
-            fn = value.fn if is_true else _NEGATED.get(value.fn)
-            yield from self._compared(fn, value.lhs, value.rhs)
-            yield from self._compared(_TURNED.get(fn), value.rhs, value.lhs)
-        elif op == "pair_second" and is_true:
-            args = self._range(value)
-            for bound, more in self._compared(_LT, *args[:2]) if len(args) > 1 else ():
-                self._walked.add(bound[0])
-                yield bound, more
-
-    def _compared(self, fn: Any, left: Any, right: Any) -> Iterator[tuple[Bound, int]]:
-        axis, extent = self._coordinate(left), self._extent(right)
-        if axis is None:
-            return
-        if fn is _EQ and self._names.constant(right) == 0:
-            yield (axis, _FIRST, 0), 0
-        elif extent is not None and fn in _MORE:
-            position, along, more = extent
-            yield (axis, position, along), more + _MORE[fn]
-
-    def _range(self, pair: Any) -> list[Any]:
-        """The arguments of the `range` that a loop iterates over, given the pair that an iteration
-        yields.
-        """
-        value = pair
-        for op in ("iternext", "getiter", "call"):
-            value = self._names.one(value.value)
-            if getattr(value, "op", "") != op:
-                return []
-        return list(value.args) if self._calls(value, range) else []
-
-    def _otherwise_compared(self) -> Iterator[int]:
-        """Axes whose coordinate is compared with a value that is neither an extent nor 0."""
-        for s in self._names.statements:
-            value: Any = getattr(s, "value", None)
-            op = getattr(value, "op", "")
-            if op == "binop" and value.fn in (*_TURNED, operator.ne):
-                pairs = [(value.lhs, value.rhs), (value.rhs, value.lhs)]
-            elif op == "call" and self._calls(value, range):
-                pairs = [(value.args[0], value.args[1])] if len(value.args) > 1 else []
-            else:
-                continue
-            for left, right in pairs:
-                axis = self._coordinate(left)
-                if axis is not None and self._extent(right) is None:
-                    constant = self._names.constant(right)
-                    if not isinstance(constant, int) or constant > 0:
-                        yield axis
-
-    # --- effects ---
-
-    def _acts(self, statement: Any) -> bool:
-        """Whether other blocks may see a statement's effect: stores to the block's own memory do
-        not count.
-        """
-        ir = self._ir
-        if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr | ir.DelItem):
-            return not self._is_own(statement.target)
-        value: Any = getattr(statement, "value", None)
-        if getattr(value, "op", "") != "call":
-            return False
-        return any(self._stores(c, value) for c in self._names.callees(value.func))
-
-    def _stores(self, callee: Any, call: Any) -> bool:
-        function = callees.function_of(callee)
-        if function is not None:
-            return bool(summary(function).stores)
-        if isinstance(callee, Method):
-            harmless = callees.METHODS_THAT_VIEW | callees.METHODS_THAT_REDUCE | {"type", "sync"}
-            return callee.name not in harmless and not self._is_own(callee.owner)
-        effect = None if callee is UNKNOWN else callees.known(callee, len(call.args))
-        if effect is None or call.kws or call.vararg is not None:
-            return effect is None or bool(effect[0])
-        return any(i < len(call.args) and not self._is_own(call.args[i]) for i in effect[0])
-
-    def _is_own(self, variable: Any) -> bool:
-        """Whether an array is certainly in the memory of the block, or of the thread."""
-        allocators = self._cuda.shared.array, self._cuda.local.array
-        return any(self._calls(self._names.one(variable), f) for f in allocators)
-
-    # --- comparisons ---
-
-    def _item(self, value: Any) -> tuple[Any, int] | None:
-        """For `tuple[2]`, by index or by unpacking: the expression assigned to the tuple, and 2."""
-        if getattr(value, "op", "") not in ("static_getitem", "getitem"):
+        if (extent := self._extent(value)) is not None:
+            return Affine(extent=extent)
+        if getattr(value, "op", "") != "binop" or value.fn not in _ADDED:
             return None
-        index = value.index if value.op == "static_getitem" else self._names.constant(value.index)
-        whole = self._names.one(value.value)
-        if getattr(whole, "op", "") == "exhaust_iter":
-            whole = self._names.one(whole.value)
-        return (whole, index) if type(index) is int else None
+        left, right = self.affine(value.lhs), self.affine(value.rhs)
+        if left is None or right is None:
+            return None
+        if value.fn is operator.sub:
+            is_constant = right.coordinate is None and right.extent is None
+            return left._replace(constant=left.constant - right.constant) if is_constant else None
+        has_two = None not in (left.coordinate, right.coordinate)
+        if has_two or None not in (left.extent, right.extent):
+            return None
+        return Affine(
+            right.coordinate if left.coordinate is None else left.coordinate,
+            left.extent or right.extent,
+            left.constant + right.constant,
+        )
+
+    def coordinate_in(self, variable: Any) -> int | None:
+        """The axis of the thread's coordinate that a variable is, up to an added number."""
+        axis = self._coordinate(variable)
+        value = self._names.one(variable)
+        if axis is None and getattr(value, "op", "") == "binop" and value.fn in _ADDED:
+            for term in (value.lhs, value.rhs):
+                if axis is None:
+                    axis = self.coordinate_in(term)
+        return axis
 
     def _coordinate(self, variable: Any) -> int | None:
         """The axis along which a variable is the thread's coordinate in the grid."""
@@ -230,36 +140,9 @@ class Guards:
                     return axis
         return None
 
-    def coordinate_in(self, variable: Any) -> int | None:
-        """The axis of the thread's coordinate that a variable is, up to an added number."""
-        axis = self._coordinate(variable)
-        value = self._names.one(variable)
-        if axis is None and getattr(value, "op", "") == "binop" and value.fn in _ADDED:
-            for term in (value.lhs, value.rhs):
-                if axis is None:
-                    axis = self.coordinate_in(term)
-        return axis
-
-    def _calls(self, value: Any, function: Any) -> bool:
-        is_call = getattr(value, "op", "") == "call"
-        return is_call and self._names.callees(value.func) == [function]
-
-    def _axis_of(self, variable: Any, place: Any) -> int | None:
-        value = self._names.one(variable)
-        if getattr(value, "op", "") != "getattr" or self._names.callees(value.value) != [place]:
-            return None
-        return LETTERS.get(value.attr)
-
-    def _extent(self, variable: Any) -> tuple[int, int, int] | None:
-        """The parameter and axis whose extent a variable is, and the number added to the extent."""
-        value = self._names.one(variable)
+    def _extent(self, value: Any) -> Extent | None:
+        """The parameter and axis whose extent a value is."""
         op = getattr(value, "op", "")
-        if op == "binop" and value.fn in (operator.sub, operator.add):
-            more, extent = self._names.constant(value.rhs), self._extent(value.lhs)
-            if type(more) is not int or extent is None:
-                return None
-            position, axis, before = extent
-            return position, axis, before + (more if value.fn is operator.add else -more)
         item = self._item(value)
         if item is not None:
             whole, axis = item
@@ -272,4 +155,186 @@ class Guards:
             array, axis = self._names.one(value.value), SIZE
         else:
             return None
-        return (array.index, axis, 0) if isinstance(array, self._ir.Arg) else None
+        return (array.index, axis) if isinstance(array, self._ir.Arg) else None
+
+    def _item(self, value: Any) -> tuple[Any, int] | None:
+        """For `tuple[2]`, by index or by unpacking: the expression assigned to the tuple, and 2."""
+        if getattr(value, "op", "") not in ("static_getitem", "getitem"):
+            return None
+        index = self._names.index(value)
+        whole = self._names.one(value.value)
+        if getattr(whole, "op", "") == "exhaust_iter":
+            whole = self._names.one(whole.value)
+        return (whole, index) if type(index) is int else None
+
+    def _axis_of(self, variable: Any, place: Any) -> int | None:
+        value = self._names.one(variable)
+        if getattr(value, "op", "") != "getattr" or self._names.callees(value.value) != [place]:
+            return None
+        return LETTERS.get(value.attr)
+
+    def _calls(self, value: Any, *functions: Any) -> bool:
+        """Whether a value is certainly the result of one of these functions."""
+        if getattr(value, "op", "") != "call":
+            return False
+        callees = self._names.callees(value.func)
+        return len(callees) == 1 and any(callees[0] is f for f in functions)
+
+    # --- signs ---
+
+    def is_nonnegative(self, variable: Any) -> bool:
+        """Whether a variable is certainly an integer that is not negative."""
+        return variable.name in self._nonnegative
+
+    def is_array(self, variable: Any) -> bool:
+        """Whether a variable is certainly a parameter, or an array of the block or the thread."""
+        allocators = self._cuda.shared.array, self._cuda.local.array
+        origins = self._names.origins(variable)
+        return bool(origins) and all(
+            isinstance(v, self._ir.Arg) or self._calls(v, *allocators) for v in origins
+        )
+
+    @cached_property
+    def _nonnegative(self) -> set[str]:
+        """The greatest set of variables each of which is not negative if the others are not."""
+        definitions = self._names.definitions
+        found = set(definitions) - self._growing()
+        changed = True
+        while changed:
+            unknown = {
+                name
+                for name in found
+                if not all(self._holds(value, found) for value in definitions[name])
+            }
+            found -= unknown
+            changed = bool(unknown)
+        return found
+
+    def _growing(self) -> set[str]:
+        """Variables that are computed from themselves by a multiplication."""
+        sources: dict[str, set[str]] = {}
+        factors: dict[str, set[str]] = {}
+        for name, values in self._names.definitions.items():
+            for value in values:
+                used = [value] if isinstance(value, self._ir.Var) else []
+                if isinstance(value, self._ir.Expr):
+                    used = value.list_vars()
+                written = {self._names.as_written(v.name) for v in used}
+                sources.setdefault(self._names.as_written(name), set()).update(written)
+                if _operation(value) in _GROWING:
+                    factors.setdefault(name, set()).update(written)
+        growing = set()
+        for name, written in factors.items():
+            reached, waiting = set[str](), list(written)
+            while waiting:
+                source = waiting.pop()
+                if source not in reached:
+                    reached.add(source)
+                    waiting += sources.get(source, ())
+            if self._names.as_written(name) in reached:
+                growing.add(name)
+        return growing
+
+    def _holds(self, value: Any, known: set[str]) -> bool:
+        """Whether a value is not negative, if the known variables are not."""
+        ir = self._ir
+        if isinstance(value, ir.Var):
+            return value.name in known
+        if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
+            is_place = any(value.value is p for p in (self._cuda.laneid, self._cuda.warpsize))
+            return is_place or (type(value.value) is int and value.value >= 0)
+        op = getattr(value, "op", "")
+        if op in ("phi", "cast"):
+            return all(v.name in known for v in value.list_vars())
+        if op in ("binop", "inplace_binop"):
+            return self._holds_of(value, known)
+        if op in ("getitem", "static_getitem"):
+            return self._holds_item(value, known)
+        if op == "getattr":
+            return self._is_place(value)
+        if op == "pair_first":  # what an iteration yields
+            numbers = value
+            for step in ("iternext", "getiter"):
+                numbers = self._names.one(numbers.value)
+                if getattr(numbers, "op", "") != step:
+                    return False
+            return self._holds_range(self._names.one(numbers.value), known)
+        return op == "call" and self._holds_call(value, known)
+
+    def _holds_of(self, value: Any, known: set[str]) -> bool:
+        operation = _operation(value)
+        left, right = value.lhs.name in known, value.rhs.name in known
+        if operation is operator.and_:
+            return left or right
+        if operation is operator.mod:
+            return right  # the sign of the divisor
+        if operation is operator.mul and any(map(self._is_large, (value.lhs, value.rhs))):
+            return False
+        return left and right and operation in _KEEPING
+
+    def _is_large(self, variable: Any) -> bool:
+        value = self._names.one(variable)
+        number = value.value if isinstance(value, self._ir.Const) else None
+        return isinstance(number, int) and number > MOST_FACTOR
+
+    def _holds_item(self, value: Any, known: set[str]) -> bool:
+        """Of a shape, of `cuda.grid(2)`, or of a tuple of which the item is known."""
+        index = self._names.index(value)
+        items = self._names.items(value.value)
+        if items is not None and type(index) is int and -len(items) <= index < len(items):
+            return items[index].name in known
+        whole = self._names.one(value.value)
+        if getattr(whole, "op", "") == "exhaust_iter":
+            whole = self._names.one(whole.value)
+        if isinstance(whole, self._ir.Const | self._ir.Global | self._ir.FreeVar):
+            numbers = whole.value if type(whole.value) is tuple else (None,)
+            return all(type(n) is int and n >= 0 for n in numbers)
+        is_shape = getattr(whole, "op", "") == "getattr" and whole.attr == "shape"
+        is_tuple = is_shape or self._calls(whole, self._cuda.grid, self._cuda.gridsize)
+        is_slice = isinstance(index, slice) or (
+            index is NO_CONSTANT and self._names.slices(value.index)
+        )
+        return is_tuple and not is_slice
+
+    def _is_place(self, value: Any) -> bool:
+        if value.attr in ("size", "ndim"):
+            return self.is_array(value.value)
+        owners = self._names.callees(value.value)
+        if value.attr in LETTERS:
+            places = [getattr(self._cuda, name) for name in _PLACES]
+            return all(any(owner is p for p in places) for owner in owners)
+        named = [UNKNOWN if o is UNKNOWN else getattr(o, value.attr, UNKNOWN) for o in owners]
+        return all(any(n is p for p in (self._cuda.laneid, self._cuda.warpsize)) for n in named)
+
+    def _holds_call(self, call: Any, known: set[str]) -> bool:
+        if call.kws or call.vararg is not None or not call.args:
+            return False
+        if self._calls(call, self._cuda.grid, self._cuda.gridsize):
+            rank: object = self._names.constant(call.args[0])
+            return rank == 1
+        if self._calls(call, max):
+            return any(v.name in known for v in call.args)
+        if self._calls(call, min, int):
+            return all(v.name in known for v in call.args)
+        return self._calls(call, len)
+
+    def _holds_range(self, call: Any, known: set[str]) -> bool:
+        """Whether a value is a range of numbers that are not negative."""
+        if not self._calls(call, range) or call.kws or call.vararg is not None:
+            return False
+        args = call.args
+        if len(args) == 1:
+            return True
+        if args[0].name not in known:
+            return False
+        stop = self._names.constant(args[1])
+        is_upward = len(args) == 2 or args[2].name in known
+        return is_upward or (type(stop) is int and stop >= -1)
+
+
+def _operation(value: Any) -> Any:
+    """The operator of an expression: `operator.add` for `a + b` and for `a += b`; else None."""
+    op = getattr(value, "op", "")
+    if op == "inplace_binop":
+        return value.immutable_fn
+    return value.fn if op == "binop" else None

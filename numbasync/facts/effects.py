@@ -19,8 +19,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from numbasync.errors import LauncherError
 from numbasync.facts import callees
-from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Method, Names
+from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Method, read
 from numbasync.facts.parts import (
     Form,
     Key,
@@ -35,6 +36,11 @@ from numbasync.facts.parts import (
 # Attributes of an array that are not a view of the array.
 _PLAIN = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
 _VIEWS = frozenset({"T", "flat", "real", "imag"})
+# Expressions that give their operands, or parts of them, and use no value of them.
+_FOLLOWED = frozenset(
+    {"getattr", "phi", "cast", "build_tuple", "exhaust_iter", "getiter", "iternext", "pair_first",
+     "pair_second"}
+)  # fmt: skip
 _IDENTITIES = (operator.is_, operator.is_not)
 
 
@@ -63,6 +69,8 @@ class Summary:
 
     Attributes:
         stores: positions of parameters, and how the function stores to them.
+        reads: positions of parameters of which the function may use a value: an element, or a
+            number. `x[i][j] = 1` and `x.shape` use none of x.
         returns: positions of parameters, and the part of them that the result may be.
         line: the line that returns a value other than None; 0 if no line does.
         tested: positions of parameters that are compared with None.
@@ -75,6 +83,7 @@ class Summary:
     line: int = 0
     tested: frozenset[int] = frozenset()
     numbers: frozenset[int] = frozenset()
+    reads: frozenset[int] = frozenset()
 
 
 # Weak, so that the summaries do not keep a dropped kernel alive.
@@ -116,12 +125,55 @@ def summary(function: FunctionType) -> Summary:
         return summaries[function]
 
 
+def values_read(function: FunctionType) -> frozenset[int]:
+    """`Summary.reads` of a function; nothing where Numba cannot read the code."""
+    try:
+        return summary(function).reads
+    except LauncherError:
+        return frozenset()
+
+
+def only_stored_to(function: FunctionType) -> frozenset[str]:
+    """The names of the parameters whose elements a function stores to and certainly never reads;
+    none where Numba cannot read the code.
+    """
+    try:
+        uses = summary(function)
+    except LauncherError:
+        return frozenset()
+    stored = {position for position, store in uses.stores if store is Store.ELEMENTS}
+    return frozenset(function.__code__.co_varnames[i] for i in stored - uses.reads)
+
+
 def _met(root: Root, store: Store) -> Store:
     """The effect on a parameter of a store to a variable that holds this of the parameter."""
     if root.form is Form.ELEMENT and store in (Store.IN_PLACE, Store.MEMBERS):
         return Store.MEMBERS
     # Of a tuple it is not known which item is stored to.
     return Store.UNKNOWN if root.form is Form.MEMBER or root.path else store
+
+
+def _passed(
+    function: FunctionType, args: list[Any], named: dict[str, Any], rest: Any
+) -> list[tuple[int | None, Any, Form]]:
+    """Each parameter that receives something in a call, None if it is not known which; the variable
+    passed there; and the form that the parameter holds of it.
+    """
+    code = function.__code__
+    count, only = code.co_argcount, code.co_kwonlyargcount
+    names = list(code.co_varnames[: count + only])
+    star = count if code.co_flags & inspect.CO_VARARGS else None
+    if star is not None:
+        names.insert(star, "*")  # its place among the parameters
+    passed: list[tuple[int | None, Any, Form]] = []
+    for i, v in enumerate(args):
+        passed.append((i, v, Form.WHOLE) if i < count else (star, v, Form.MEMBER))
+    for name, v in named.items():
+        passed.append((names.index(name) if name in names else None, v, Form.WHOLE))
+    if rest is not None:
+        passed += [(i, rest, Form.MEMBER) for i in range(len(args), count)]
+        passed += [] if star is None else [(star, rest, Form.MEMBER)]
+    return passed
 
 
 class _Reader:
@@ -135,7 +187,7 @@ class _Reader:
         from numba.core import ir
 
         self._ir = ir
-        self._names = Names(function)
+        self._names = read(function)
         self._roots: dict[str, set[Root]] = {}  # what each variable may hold of the parameters
         self._ask = ask
         self._harmless = (ir.Del, ir.Print, ir.EnterWith, ir.PopBlock, ir.Terminator)
@@ -158,6 +210,7 @@ class _Reader:
             frozenset(result),
             min(lines, default=0),
             *self._kinds_of_parameters(),
+            frozenset(p for s in statements for p in self._reads(s)),
         )
 
     def _kinds_of_parameters(self) -> tuple[frozenset[int], frozenset[int]]:
@@ -220,6 +273,49 @@ class _Reader:
             return self._stored(value.list_vars(), Store.UNKNOWN)
         return set()
 
+    # --- reads ---
+
+    def _reads(self, statement: Any) -> set[int]:
+        """The parameters of which a statement may use a value. Names, views and tuples of a value
+        are not uses of it: `_of` follows them to theirs.
+        """
+        ir = self._ir
+        if isinstance(statement, ir.Del):
+            return set()
+        if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr | ir.DelItem):
+            used = (getattr(statement, "value", None), getattr(statement, "index", None))
+            return self._held(v for v in used if isinstance(v, ir.Var))
+        if not isinstance(statement, ir.Assign):
+            return self._held(statement.list_vars())
+        value = statement.value
+        if not isinstance(value, ir.Expr):
+            return set()
+        if value.op == "call":
+            read = (self._read_by(callee, value) for callee in self._names.callees(value.func))
+            return set().union(*read)
+        if value.op in ("getitem", "static_getitem", "typed_getitem"):
+            index = getattr(value, "index", None)
+            return self._held([index] if isinstance(index, ir.Var) else [])
+        compares = value.op == "binop" and value.fn in _IDENTITIES
+        return set() if compares or value.op in _FOLLOWED else self._held(value.list_vars())
+
+    def _held(self, variables: Iterable[Any]) -> set[int]:
+        return {root.parameter for root in self._of(*variables)}
+
+    def _read_by(self, callee: Any, call: Any) -> set[int]:
+        """The parameters of which a callee may use a value."""
+        args, rest, named = list(call.args), call.vararg, dict(call.kws)
+        function = callees.function_of(callee)
+        if function is None or getattr(call, "varkwarg", None) is not None:
+            owner = [callee.owner] if isinstance(callee, Method) else []
+            return set() if callee is len else self._held([*call.list_vars(), *owner])
+        reads = self._ask(function).reads
+        return self._held(
+            variable
+            for position, variable, _ in _passed(function, args, named, rest)
+            if position is None or position in reads
+        )
+
     def _call(self, call: Any) -> tuple[Found, set[Root]]:
         """The stores of a call, and the possible values of its result."""
         stores: Found = set()
@@ -276,24 +372,10 @@ class _Reader:
         self, function: FunctionType, args: list[Any], named: dict[str, Any], rest: Any
     ) -> tuple[Found, set[Root]]:
         """As `_effect`, for a device function, whose code is available."""
-        code, analysis = function.__code__, self._ask(function)
-        count, only = code.co_argcount, code.co_kwonlyargcount
-        names = list(code.co_varnames[: count + only])
-        star = count if code.co_flags & inspect.CO_VARARGS else None
-        if star is not None:
-            names.insert(star, "*")  # its place among the parameters
-        # Each parameter, the variable passed there, and the form that the parameter holds of it.
-        passed: list[tuple[int | None, Any, Form]] = []
-        for i, v in enumerate(args):
-            passed.append((i, v, Form.WHOLE) if i < count else (star, v, Form.MEMBER))
-        for name, v in named.items():
-            passed.append((names.index(name) if name in names else None, v, Form.WHOLE))
-        if rest is not None:
-            passed += [(i, rest, Form.MEMBER) for i in range(len(args), count)]
-            passed += [] if star is None else [(star, rest, Form.MEMBER)]
+        analysis = self._ask(function)
         stores: Found = set()
         result: set[Root] = set()
-        for position, variable, held in passed:
+        for position, variable, held in _passed(function, args, named, rest):
             for root in self._of(variable):
                 part = root if held is Form.WHOLE else Root(root.parameter, inner(root.form, held))
                 if position is None:
@@ -374,8 +456,7 @@ class _Reader:
         return self._members(pair) if any(map(self._is_tuple, pair)) else set()
 
     def _of_item(self, value: Any) -> set[Root]:
-        is_static = value.op == "static_getitem"
-        index = value.index if is_static else self._names.constant(value.index)
+        index = self._names.index(value)
         known = self._names.items(value.value)
         if known is not None and isinstance(index, int) and -len(known) <= index < len(known):
             return self._of(known[index])

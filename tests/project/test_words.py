@@ -38,7 +38,7 @@ STANDARD = {
 
 # Other things, for which the word is right.
 ELSEWHERE = {
-    "facts/bounds.py": {"Bound"},
+    "facts/guards.py": {"Bound"},
     "facts/positions.py": {"Bound"},
     "facts/parts.py": {"Form"},
     "facts/effects.py": {"Form"},

@@ -1,4 +1,4 @@
-"""Kernels whose indices are unsigned where they cannot be negative; see `nonnegative_indices`.
+"""Kernels whose indices are unsigned where they cannot be negative; see `facts/indices.py`.
 
 Numba leaves out its test of an index only if the index's type is unsigned. The kernel's source is
 compiled with such indices converted, which changes no number; its name and its lines stay.
@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from numbasync.backend.nonnegative_indices import mark
+from numbasync.facts.indices import mark
 from numbasync.facts.source import compiled_like, find_definition
 
 _NAME = "__numbasync_unsigned"
@@ -57,7 +57,7 @@ def with_unsigned_indices(dispatcher: Any) -> Any:
 
 def _converted(function: FunctionType) -> FunctionType | None:
     found = find_definition(function)
-    if found is None or _has_inner(found[1]) or not mark(found[1], function, _NAME):
+    if found is None or _has_inner(found[1]) or not mark(*found, function, _NAME):
         return None
     code = compiled_like(found[0], function.__code__)
     if code is None:
