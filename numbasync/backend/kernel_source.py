@@ -28,9 +28,10 @@ _PICKLED_ATTR = "__numbasync_pickled_source__"
 # edited before the kernel is compiled.
 _held: dict[str, list[str]] = {}
 
-# An attribute of a dispatcher: the processor's code has barriers that do not wait for threads that
-# have returned, as on a GPU.
+# Attributes of a dispatcher, for the processor's code: its barriers do not wait for threads that
+# have returned, as on a GPU; it allocates arrays, also where Numba's setting does not say so.
 THREADS_MAY_RETURN = "_numbasync_threads_may_return"
+MAY_ALLOCATE = "_numbasync_may_allocate"
 
 
 def hold_source(function: types.FunctionType) -> None:

@@ -28,7 +28,7 @@ from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import DIVERGED, RAISED, RECORD_BYTES
-from numbasync.backend.kernel_source import THREADS_MAY_RETURN
+from numbasync.backend.kernel_source import MAY_ALLOCATE, THREADS_MAY_RETURN
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError
 from numbasync.native import compiled, known
@@ -75,6 +75,7 @@ class Compiled(ProcessorCode):
             fastmath=bool(target_options.get("fastmath")),
             debug=bool(target_options.get("debug")),
             may_return=getattr(dispatcher, THREADS_MAY_RETURN, False),
+            may_allocate=getattr(dispatcher, MAY_ALLOCATE, False),
             lines=lines,
         )
         self._making = threading.Lock()

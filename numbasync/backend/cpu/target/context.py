@@ -117,8 +117,8 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
 
     @property
     def enable_nrt(self) -> bool:
-        """Whether kernels may allocate arrays: Numba's setting for GPUs."""
-        return bool(getattr(config, "CUDA_ENABLE_NRT", False))
+        """Whether the kernel may allocate arrays: mostly by Numba's setting for GPUs."""
+        return self.session.options.may_allocate or bool(getattr(config, "CUDA_ENABLE_NRT", False))
 
     def __init__(self, session: Session, compile_subroutine: Callable[..., Any]) -> None:
         """
