@@ -53,6 +53,8 @@ GENERATED = "<numbasync tiles>"
 # An attribute of a dispatcher: the processor's code has barriers that do not wait for threads that
 # have returned, as on a GPU.
 THREADS_MAY_RETURN = "_numbasync_threads_may_return"
+# Of one that allocates arrays, also where Numba's setting does not say so.
+MAY_ALLOCATE = "_numbasync_may_allocate"
 
 
 class Stream(Protocol):
