@@ -50,8 +50,11 @@ from numbasync.backend.waiting import Waker as Waker
 # The file name of kernels that numbasync generates around a user's body. Their only barrier
 # comes after the body, when every thread has finished its tile.
 GENERATED = "<numbasync tiles>"
-# The attribute in which a generated kernel, or its module, stores its source.
-SOURCE_ATTR = "__numbasync_source__"
+# An attribute of a dispatcher: the processor's code has barriers that do not wait for threads that
+# have returned, as on a GPU.
+THREADS_MAY_RETURN = "_numbasync_threads_may_return"
+# Of one that allocates arrays, also where Numba's setting does not say so.
+MAY_ALLOCATE = "_numbasync_may_allocate"
 
 
 class Stream(Protocol):

@@ -12,10 +12,10 @@ from types import FunctionType
 from typing import Any, Generic, Literal, overload
 
 from numbasync.arguments import check_whole, is_one_of, shown, with_type
-from numbasync.backend.kernel_source import hold_source
 from numbasync.backend.protocols import Dim3
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError, LaunchError
+from numbasync.facts.source import hold_source
 from numbasync.launch import grid as grids
 from numbasync.launch import mlir_kernels
 from numbasync.launch.arguments import BoundArguments

@@ -12,7 +12,7 @@ from numba import cuda
 import numbasync as na
 from numbasync.dtypes import of_name
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelCompileError
-from numbasync.launch.axes import usage
+from numbasync.facts.positions import usage
 from numbasync.launch.coarsening import NotPlainError, plain_kernel
 from tests.common import full, host, put
 

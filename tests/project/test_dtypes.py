@@ -24,6 +24,7 @@ BY_NAME = {
     "numbasync/dtypes.py",
     "numbasync/backend/bfloat16_type.py",
     "numbasync/backend/cpu/regions/llvm_types.py",
+    "numbasync/backend/cpu/target/fp8_calls.py",
     "numbasync/backend/cpu/target/small_float_calls.py",
     "numbasync/backend/cuda/ptx_flops.py",
     "numbasync/cpu_cuda/host.py",

@@ -78,13 +78,23 @@ def beats(v, i, w, k):  # NaN before numbers, then the larger one, then the firs
         return False
     return v > w or (v == w and i < k)
 ''',
+    "undercuts": '''
+def undercuts(v, i, w, k):  # NaN before numbers, then the smaller one, then the first
+    if v != v:
+        return w == w or i < k
+    if w != w:
+        return False
+    return v < w or (v == w and i < k)
+''',
 }  # fmt: skip
 
 _INFIX = {
     "add": "+", "sub": "-", "div": "/", "equal": "==", "not_equal": "!=", "less": "<",
     "less_equal": "<=", "greater": ">", "greater_equal": ">=",
 }  # fmt: skip
-_MATH = {"exp": "math.exp", "log": "math.log", "sqrt": "math.sqrt", "tanh": "math.tanh"}
+_MATH = {
+    name: f"math.{name}" for name in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh")
+}
 
 
 def identifier(name: str) -> str:

@@ -24,8 +24,8 @@ from types import ModuleType
 from typing import Any
 
 from numbasync import cache_folder
-from numbasync.backend.protocols import SOURCE_ATTR
 from numbasync.batch.codegen.writer import KernelText
+from numbasync.facts.source import SOURCE_ATTR
 from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
 

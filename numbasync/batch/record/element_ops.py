@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.arguments import shown
+from numbasync.batch.record.nodes import PLACES
 from numbasync.dtypes import EXTENSIONS, SMALL, is_extension, of_name
 from numbasync.dtypes import is_float as is_float
 from numbasync.dtypes import is_small as is_small
@@ -143,8 +144,9 @@ _TRUTHS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal
 _UFUNCS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
     "pow": np.power, "maximum": np.maximum, "minimum": np.minimum, "neg": np.negative,
-    "abs": np.absolute, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh,
-    "square": np.square, **{name: getattr(np, name) for name in _TRUTHS},
+    "abs": np.absolute, "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p,
+    "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "square": np.square,
+    **{name: getattr(np, name) for name in _TRUTHS},
 }  # fmt: skip
 
 OPS: dict[str, Op] = {
@@ -220,7 +222,7 @@ def check_dtype(dtype: Any, what: str) -> DType:
 
 def reduced(name: str, dtype: DType) -> DType:
     """The type of a reduction's result, as in NumPy."""
-    if name == "argmax":
+    if name in PLACES:
         return I64
     if name == "sum":
         return I64 if dtype.kind in "bi" else dtype
@@ -234,7 +236,7 @@ def accumulator(name: str, dtype: DType) -> DType:
     for those of float16 and bfloat16, int64 for those of integers and bools; the type itself for
     `max` and `min`.
     """
-    if name in ("max", "min", "argmax"):
+    if name in ("max", "min") or name in PLACES:
         return dtype
     if is_small(dtype):
         return F32

@@ -286,7 +286,7 @@ class Recorder:
                 raise ShapeError(f"{name}: shape {shape} has no axis {axis}.")
             axis = int(axis) % rank
         count = node.size if axis is None else shape[axis]
-        if count == 0 and name in ("max", "min", "argmax"):
+        if count == 0 and name not in ("sum", "mean"):
             raise ShapeError(f"{name} of no elements, of shape {shape}: there is none.")
         if axis is None:
             out: Shape = (1,) * rank if keepdims else ()

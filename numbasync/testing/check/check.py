@@ -25,12 +25,13 @@ from numbasync.errors import (
     KernelError,
     UnsupportedKernelError,
 )
+from numbasync.facts.effects import only_stored_to
 from numbasync.testing.check import settings
 from numbasync.testing.check.closeness import Array, Tolerance, wider
 from numbasync.testing.check.failures import KernelFailure, kind_of
 from numbasync.testing.check.guarded_run import Extents, Result, Subject, Tile, launcher_of
 from numbasync.testing.check.judge import Judge
-from numbasync.testing.check.poison import only_stored_to, poisoned, told_apart
+from numbasync.testing.check.poison import poisoned, told_apart
 
 
 def check_kernel(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import enum
 import math
 import os
 import platform
@@ -187,6 +189,9 @@ class CpuDevice:
                 return dtypes.numba_type(value.dtype)  # type: ignore[no-any-return]
             numba_type: Hashable = typeof(value)
             return numba_type
+        if isinstance(value, enum.Enum):
+            with contextlib.suppress(ValueError):  # its members have values of several types
+                return typeof(value)  # type: ignore[no-any-return]
         if isinstance(value, tuple):
             parts = tuple(self.scalar_key(v) for v in value)
             return NamedTupleKey(type(value), parts) if hasattr(value, "_fields") else parts

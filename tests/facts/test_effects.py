@@ -18,8 +18,8 @@ from numba.extending import intrinsic
 
 import numbasync as na
 from numbasync.errors import LauncherError
+from numbasync.facts.effects import summary
 from numbasync.launch.parameters import parameters
-from numbasync.launch.store_analysis import summary
 from tests.waiting import in_time
 
 if TYPE_CHECKING:

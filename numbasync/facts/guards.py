@@ -12,32 +12,21 @@ import operator
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from numbasync.launch import known_functions
-from numbasync.launch.known_functions import NO_CONSTANT, UNKNOWN, Method, Names
-from numbasync.launch.store_analysis import summary
+from numbasync.facts import callees
+from numbasync.facts.bounds import SIZE, Affine, Integers
+from numbasync.facts.effects import summary
+from numbasync.facts.ir import UNKNOWN, Method, Names
 
 # A CUDA axis; a parameter's position; an axis of that parameter.
 Bound: TypeAlias = tuple[int, int, int]
 # Bounds, each with the number that is added to the extent.
 Bounds: TypeAlias = dict[Bound, int]
 
-SIZE = -1  # instead of an axis: the number of all elements
 _FIRST = -1  # instead of a parameter: `i == 0`, which is within any extent
-LETTERS = {"x": 0, "y": 1, "z": 2}  # the CUDA axes
 _LT, _LE, _GT, _GE, _EQ = operator.lt, operator.le, operator.gt, operator.ge, operator.eq
 _NEGATED: dict[Any, Any] = {_LT: _GE, _LE: _GT, _GT: _LE, _GE: _LT, operator.ne: _EQ}
 _TURNED: dict[Any, Any] = {_LT: _GT, _LE: _GE, _GT: _LT, _GE: _LE, _EQ: _EQ}
-_ADDED = (operator.add, operator.sub)
 _MORE = {_LT: 0, _LE: 1, _EQ: 1}  # i <= n is i < n + 1
-
-
-def rank_of(names: Names, call: Any) -> int:
-    """The number of coordinates that `cuda.grid(n)`, or `gridsize`, returns; 3 if it cannot be
-    read.
-    """
-    args = [*call.args, *(v for _, v in call.kws)]
-    rank = names.constant(args[0]) if len(args) == 1 else NO_CONSTANT
-    return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
 
 
 class Guards:
@@ -48,6 +37,7 @@ class Guards:
         from numba.core import ir
 
         self._ir, self._cuda, self._names = ir, cuda, names
+        self._integers = Integers(names)
         self._walked: set[int] = set()  # CUDA axes along which a thread continues in a loop
         self._held = self._common()
 
@@ -178,17 +168,13 @@ class Guards:
         return any(self._stores(c, value) for c in self._names.callees(value.func))
 
     def _stores(self, callee: Any, call: Any) -> bool:
-        function = known_functions.function_of(callee)
+        function = callees.function_of(callee)
         if function is not None:
             return bool(summary(function).stores)
         if isinstance(callee, Method):
-            harmless = (
-                known_functions.METHODS_THAT_VIEW
-                | known_functions.METHODS_THAT_REDUCE
-                | {"type", "sync"}
-            )
+            harmless = callees.METHODS_THAT_VIEW | callees.METHODS_THAT_REDUCE | {"type", "sync"}
             return callee.name not in harmless and not self._is_own(callee.owner)
-        effect = None if callee is UNKNOWN else known_functions.known(callee, len(call.args))
+        effect = None if callee is UNKNOWN else callees.known(callee, len(call.args))
         if effect is None or call.kws or call.vararg is not None:
             return effect is None or bool(effect[0])
         return any(i < len(call.args) and not self._is_own(call.args[i]) for i in effect[0])
@@ -200,80 +186,18 @@ class Guards:
 
     # --- comparisons ---
 
-    def _item(self, value: Any) -> tuple[Any, int] | None:
-        """For `tuple[2]`, by index or by unpacking: the expression assigned to the tuple, and 2."""
-        if getattr(value, "op", "") not in ("static_getitem", "getitem"):
-            return None
-        index = value.index if value.op == "static_getitem" else self._names.constant(value.index)
-        whole = self._names.one(value.value)
-        if getattr(whole, "op", "") == "exhaust_iter":
-            whole = self._names.one(whole.value)
-        return (whole, index) if type(index) is int else None
-
     def _coordinate(self, variable: Any) -> int | None:
         """The axis along which a variable is the thread's coordinate in the grid."""
-        value = self._names.one(variable)
-        item = self._item(value)
-        if item is not None:
-            whole, index = item
-            if self._calls(whole, self._cuda.grid) and 0 <= index < rank_of(self._names, whole) > 1:
-                return index
-            return None
-        if self._calls(value, self._cuda.grid):
-            return 0 if rank_of(self._names, value) == 1 else None
-        if getattr(value, "op", "") != "binop" or value.fn is not operator.add:
-            return None
-        for left, right in ((value.lhs, value.rhs), (value.rhs, value.lhs)):
-            product = self._names.one(left)
-            if getattr(product, "op", "") != "binop" or product.fn is not operator.mul:
-                continue
-            axis = self._axis_of(right, self._cuda.threadIdx)
-            for a, b in ((product.lhs, product.rhs), (product.rhs, product.lhs)):
-                block_axis = self._axis_of(a, self._cuda.blockIdx)
-                if axis is not None and axis == block_axis == self._axis_of(b, self._cuda.blockDim):
-                    return axis
-        return None
+        known = self._integers.affine(variable)
+        return None if known is None or known != Affine(known.coordinate) else known.coordinate
 
-    def coordinate_in(self, variable: Any) -> int | None:
-        """The axis of the thread's coordinate that a variable is, up to an added number."""
-        axis = self._coordinate(variable)
-        value = self._names.one(variable)
-        if axis is None and getattr(value, "op", "") == "binop" and value.fn in _ADDED:
-            for term in (value.lhs, value.rhs):
-                if axis is None:
-                    axis = self.coordinate_in(term)
-        return axis
+    def _extent(self, variable: Any) -> tuple[int, int, int] | None:
+        """The parameter and axis whose extent a variable is, and the number added to the extent."""
+        known = self._integers.affine(variable)
+        if known is None or known.extent is None or known.coordinate is not None:
+            return None
+        return *known.extent, known.constant
 
     def _calls(self, value: Any, function: Any) -> bool:
         is_call = getattr(value, "op", "") == "call"
         return is_call and self._names.callees(value.func) == [function]
-
-    def _axis_of(self, variable: Any, place: Any) -> int | None:
-        value = self._names.one(variable)
-        if getattr(value, "op", "") != "getattr" or self._names.callees(value.value) != [place]:
-            return None
-        return LETTERS.get(value.attr)
-
-    def _extent(self, variable: Any) -> tuple[int, int, int] | None:
-        """The parameter and axis whose extent a variable is, and the number added to the extent."""
-        value = self._names.one(variable)
-        op = getattr(value, "op", "")
-        if op == "binop" and value.fn in (operator.sub, operator.add):
-            more, extent = self._names.constant(value.rhs), self._extent(value.lhs)
-            if type(more) is not int or extent is None:
-                return None
-            position, axis, before = extent
-            return position, axis, before + (more if value.fn is operator.add else -more)
-        item = self._item(value)
-        if item is not None:
-            whole, axis = item
-            if getattr(whole, "op", "") != "getattr" or whole.attr != "shape":
-                return None
-            array = self._names.one(whole.value)
-        elif self._calls(value, len):
-            array, axis = self._names.one(value.args[0]), 0
-        elif op == "getattr" and value.attr == "size":
-            array, axis = self._names.one(value.value), SIZE
-        else:
-            return None
-        return (array.index, axis, 0) if isinstance(array, self._ir.Arg) else None

@@ -17,9 +17,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from numbasync.backend.protocols import SOURCE_ATTR
-
 T = TypeVar("T")
+# The attribute in which a generated kernel, or its module, stores its source.
+SOURCE_ATTR = "__numbasync_source__"
 # Of all `__future__` statements, the only one that Python 3.11 and later have not made the rule.
 _FUTURE = __future__.annotations.compiler_flag
 # The attribute with the text of a function that was pickled by value.
@@ -27,10 +27,6 @@ _PICKLED_ATTR = "__numbasync_pickled_source__"
 # The lines of each file when a kernel of it was defined, or was last found in it: the file may be
 # edited before the kernel is compiled.
 _held: dict[str, list[str]] = {}
-
-# An attribute of a dispatcher: the processor's code has barriers that do not wait for threads that
-# have returned, as on a GPU.
-THREADS_MAY_RETURN = "_numbasync_threads_may_return"
 
 
 def hold_source(function: types.FunctionType) -> None:
@@ -56,6 +52,22 @@ def find_source(function: types.FunctionType) -> tuple[str, ast.Module] | None:
             _held[function.__code__.co_filename] = text.splitlines(True)
             return text, tree
     return None
+
+
+def find_definition(function: types.FunctionType) -> tuple[ast.Module, ast.FunctionDef] | None:
+    """The syntax tree of a function's text, and the function's own definition in it; None if the
+    text is not at hand, or has two such definitions in one line. The tree is the caller's: it may
+    be changed, and compiled by `compiled_like`.
+    """
+    source, code = find_source(function), function.__code__
+    nodes = [
+        node
+        for node in (ast.walk(source[1]) if source is not None else ())
+        if isinstance(node, ast.FunctionDef)
+        and node.name == code.co_name
+        and min([node.lineno, *(d.lineno for d in node.decorator_list)]) == code.co_firstlineno
+    ]
+    return (source[1], nodes[0]) if source is not None and len(nodes) == 1 else None
 
 
 def carry_source(function: types.FunctionType) -> None:

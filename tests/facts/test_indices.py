@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import textwrap
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,20 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import cuda, float32
 
-from numbasync.backend.nonnegative_indices import mark
+from numbasync.facts.indices import mark
+from numbasync.facts.source import SOURCE_ATTR, find_definition
 
 TILE = 16
 BELOW = -3
 
 
-def marked(function: Callable[..., None]) -> tuple[list[str], ast.FunctionDef]:
+def marked(function: Any) -> tuple[list[str], ast.FunctionDef]:
     """The indices that are wrapped, and the definition with them."""
-    definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    return wrapped(definition, function)
-
-
-def wrapped(definition: Any, function: Any) -> tuple[list[str], ast.FunctionDef]:
-    count = mark(definition, function, "unsigned")
+    found = find_definition(function)
+    assert found is not None
+    tree, definition = found
+    count = mark(tree, definition, function, "unsigned")
     calls = [n for n in ast.walk(definition) if isinstance(n, ast.Call)]
     texts = [ast.unparse(c.args[0]) for c in calls if ast.unparse(c.func) == "unsigned"]
     assert len(texts) == count
@@ -108,7 +106,7 @@ def unknown(z: Any, x: Any, n: Any) -> None:
         (extents, ["row", "column", "row % 7", "column // 2", "z.size >> 1", "k3", "max(n, 0)",
                    "n & 15", "n % 8"]),
         (assigned, ["half", "j + half", "j", "k", "seed % 4"]),
-        (arrays, ["i", "i + 1", "i", "i"]),
+        (arrays, ["i", "i", "i + 1", "i", "i", "i"]),
         (unknown, []),
     ],
 )  # fmt: skip
@@ -122,7 +120,7 @@ def test_enclosing_variables() -> None:
     def kernel(z: Any) -> None:
         z[offset] = z[below] + z[later]
 
-    assert marked(kernel)[0] == []  # `later` is not assigned yet
+    assert marked(kernel)[0] == ["offset"]  # `later` is not assigned yet
     later = 2
     assert sorted(marked(kernel)[0]) == ["later", "offset"]
 
@@ -192,7 +190,8 @@ def test_no_wrapped_index_is_negative(statements: list[str], n: int, position: i
     source = f"def kernel(z, x, n):\n    a = b = c = 0\n    for turn in range(3):\n{looped}\n"
     scope: dict[str, Any] = {"cuda": cuda, "TILE": TILE, "BELOW": BELOW}
     exec(source, scope)
-    _, definition = wrapped(ast.parse(source).body[0], scope["kernel"])
+    setattr(scope["kernel"], SOURCE_ATTR, source)
+    _, definition = marked(scope["kernel"])
     negative: list[int] = []
 
     def unsigned(index: int) -> int:

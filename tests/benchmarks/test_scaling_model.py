@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.scaling import (
+from benchmarks.scaling_model import (
     COUNTS,
     Costs,
     ring,
+    shared_work,
     simulated_ring,
     simulated_tasks,
     tables,
@@ -42,6 +43,14 @@ def test_tasks(count: int, work: float) -> None:
     assert got == pytest.approx(tasks_per_second(costs, count, work), rel=0.12)
 
 
+@pytest.mark.parametrize(
+    ("two", "eight"), [(5.0, 1.25), (6.0, 3.0), (10.0, 10.0), (4.9, 1.25), (12.0, 10.0)]
+)
+def test_work_that_is_shared_in_part(two: float, eight: float) -> None:
+    """Of 10 s on one: all of it, 8 of 10, and nothing is divided; no more than all can be."""
+    assert shared_work(10.0, two, 8) == pytest.approx(eight)
+
+
 def test_the_scheduler_is_the_bound_of_many_workers() -> None:
     slow = Costs(task=2e-3)
     assert simulated_tasks(slow, 256, 0.01, 10_000) == pytest.approx(500, rel=0.05)
@@ -59,16 +68,16 @@ def test_the_costs_are_those_of_the_measurements(root: Path) -> None:
         assert timing["unit"] == "us"
         return float(timing["median"]) * 1e-6
 
-    copies = "cuda.bindings: copies enqueued, then synchronize"
-    reduced = "numbasync: all_reduce to given tensors, enqueued, then synchronize"
+    reduced = "numbasync: on two GPUs, enqueued, then synchronize"
     hops = "numbasync: all_reduce of 4 bytes, on the devices alone"
     scheduler = "Dask: the scheduler's thread, map of NumPy"
     costs = Costs()
+    large = seconds("scaling-h200", "all_reduce of 256 MiB", reduced)
     for cost, measured in (
         (costs.submit, seconds("launch-h200", "one small kernel", "numbasync: build + submit")),
-        (costs.collective, seconds("devices-h200", "all_reduce of 1 MiB", reduced) / 2),
+        (costs.collective, seconds("scaling-h200", "all_reduce of 1 MiB", reduced) / 2),
         (costs.hop, seconds("devices-h200", "two GPUs: latency", hops) / 2),
-        (costs.bytes_per_second, 2**30 / seconds("devices-h200", "peer copy of 1 GiB", copies)),
+        (costs.bytes_per_second, 2**28 / (large - 2 * costs.hop)),
         (costs.task, seconds("dask-cpu", "processor time of a task", scheduler)),
         (costs.round_trip, seconds("dask-cpu", "a task", "Dask: one task, waited for") / 2),
     ):

@@ -17,7 +17,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.backend.kernel_source import find_source
+from numbasync.facts.source import find_source
 from tests import sessions
 
 SOURCE = dedent("""

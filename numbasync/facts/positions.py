@@ -13,15 +13,16 @@ from types import FunctionType
 from typing import Any
 
 from numbasync.errors import LauncherError
-from numbasync.launch import known_functions
-from numbasync.launch.guards import LETTERS, Bound, Guards, rank_of
-from numbasync.launch.known_functions import UNKNOWN, Method, Names
+from numbasync.facts import callees
+from numbasync.facts.bounds import LETTERS, rank_of
+from numbasync.facts.guards import Bound, Guards
+from numbasync.facts.ir import UNKNOWN, Method, read
 
 ALL = frozenset(range(3))
 _METHODS = (
-    known_functions.METHODS_THAT_STORE
-    | known_functions.METHODS_THAT_VIEW
-    | known_functions.METHODS_THAT_REDUCE
+    callees.METHODS_THAT_STORE
+    | callees.METHODS_THAT_VIEW
+    | callees.METHODS_THAT_REDUCE
     | {"type", "sync"}
 )
 # The results of these functions depend on the number of threads, but do not distinguish threads.
@@ -46,6 +47,9 @@ class Usage:
         is_idempotent: the kernel reads nothing that it stores to.
         reach: such pairs, and numbers: threads up to that extent plus the number have work that no
             other thread does for them. The axis may be `SIZE`.
+        rank: the most coordinates that the kernel asks `cuda.grid` or `gridsize` for; 1 if none.
+        walks: a thread may take the work of several: the kernel reads the number of threads or
+            blocks in the grid.
     """
 
     blocks: frozenset[int] = ALL
@@ -54,6 +58,8 @@ class Usage:
     bounded: frozenset[Bound] = frozenset()
     is_idempotent: bool = False
     reach: frozenset[tuple[Bound, int]] = frozenset()
+    rank: int = 1
+    walks: bool = False
 
     @property
     def repeats(self) -> bool:
@@ -75,6 +81,7 @@ def usage(function: FunctionType) -> Usage:
     threads: set[int] = set()
     counts = False
     walks = False
+    rank = 1
     bounded: frozenset[Bound] = frozenset()
     reach: frozenset[tuple[Bound, int]] = frozenset()
     is_idempotent = True
@@ -92,11 +99,14 @@ def usage(function: FunctionType) -> Usage:
         threads |= reader.threads
         counts = counts or reader.counts
         walks = walks or reader.walks
+        rank = max(rank, reader.rank)
         new = reader.called - seen
         seen |= new
         waiting += new
     reach = frozenset() if walks else reach
-    return Usage(frozenset(blocks), frozenset(threads), counts, bounded, is_idempotent, reach)
+    return Usage(
+        frozenset(blocks), frozenset(threads), counts, bounded, is_idempotent, reach, rank, walks
+    )
 
 
 @cache
@@ -111,8 +121,7 @@ class _Reader:
 
     Attributes:
         blocks, threads, counts: as of `Usage`.
-        walks: the function reads the number of threads or blocks, to take the work of more than
-            one.
+        rank, walks: as of `Usage`.
         called: functions whose code must be read, too.
     """
 
@@ -121,11 +130,12 @@ class _Reader:
         from numba.core import ir
 
         self._ir, self._cuda = ir, cuda
-        self._names = Names(function)
+        self._names = read(function)
         self.blocks: set[int] = set()
         self.threads: set[int] = set()
         self.counts = False
         self.walks = False
+        self.rank = 1
         self.called: set[FunctionType] = set()
         places = set()  # variables that are all of `threadIdx` or `blockIdx`
         for s in self._names.statements:
@@ -214,7 +224,7 @@ class _Reader:
 
     def _call(self, call: Any, target: str) -> None:
         for callee in self._names.callees(call.func):
-            function = known_functions.function_of(callee)
+            function = callees.function_of(callee)
             if function is not None:
                 self.called.add(function)
             elif isinstance(callee, Method):
@@ -222,7 +232,9 @@ class _Reader:
                     self._all()
             elif callee is self._cuda.gridsize:
                 self.walks = True
+                self.rank = max(self.rank, rank_of(self._names, call))
             elif callee is self._cuda.grid:
+                self.rank = max(self.rank, rank_of(self._names, call))
                 asked = self._items_of(target, rank_of(self._names, call))
                 self.blocks |= asked
                 self.threads |= asked
@@ -234,10 +246,10 @@ class _Reader:
                 self.counts = True
             elif getattr(callee, "__name__", "") == "lanemask_lt":
                 self.threads |= ALL
-            elif known_functions.combines_threads(callee):
+            elif callees.combines_threads(callee):
                 self.counts = True
                 self.threads |= ALL
-            elif callee is UNKNOWN or known_functions.known(callee, len(call.args)) is None:
+            elif callee is UNKNOWN or callees.known(callee, len(call.args)) is None:
                 self._all()
 
     def _items_of(self, name: str, rank: int) -> set[int]:
@@ -280,16 +292,3 @@ class _Reader:
         parts = [v for v in read if getattr(v, "op", "") != "getattr" or v.attr != "shape"]
         sources = {v.index if isinstance(v, ir.Arg) else None for v in parts}
         return not self.called and None not in arrays | sources and arrays.isdisjoint(sources)
-
-
-def fewer_blocks(axis: str, is_tiled: bool) -> str:
-    """What to do about a grid with too many blocks along an axis."""
-    if axis != "x":
-        return "Put the longest axis on x, with axes=, or use larger tiles."
-    if is_tiled:
-        return "Use larger tiles."
-    return (
-        "Launch it over x and y, with cuda.grid(2); or say fewer blocks, such as "
-        "kernel[1024, 256](...), and let each thread go through several elements: "
-        "for i in range(cuda.grid(1), n, cuda.gridsize(1))."
-    )

@@ -13,7 +13,7 @@ from numba.cuda import threadIdx as thread
 
 import numbasync as na
 from numbasync.errors import LaunchError
-from numbasync.launch.axes import ALL, usage
+from numbasync.facts.positions import ALL, usage
 from tests.launch.visits import (
     by_x_and_y,
     by_y,
