@@ -5,6 +5,7 @@ tests/gpu/test_raw_kernel_cuda.py; here NumPy stands for the compiled kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numbasync.errors import (
     DTypeError,
     LauncherError,
     LaunchError,
+    MissingExtraError,
     NumbasyncError,
     ShapeError,
     UnsupportedKernelError,
@@ -131,6 +133,19 @@ def test_the_cpu_device_refuses_it_by_name(cpu: na.Device) -> None:
     op = na.raw_kernel(AXPY, "axpy")[1, 1](na.zeros(1), na.ones(1), 1, 1)
     with pytest.raises(UnsupportedKernelError, match=r"axpy is CUDA C\+\+.*\n.*@na\.launcher"):
         op.sync()
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="no CUDA packages")
+    from numbasync.backend.cuda import source_kernels
+
+    def missing(*args: Any) -> None:
+        raise RuntimeError("no libnvrtc.so")
+
+    monkeypatch.setattr(nvrtc, "nvrtcCreateProgram", missing)
+    gpu: Any = SimpleNamespace(compute_capability=(9, 0))
+    with pytest.raises(MissingExtraError, match=r"kernel k .*no libnvrtc\.so\n.*\[cuda\]"):
+        source_kernels._compile(gpu, "", "k", True, ())
 
 
 def axpy_of(*args: Any) -> Any:

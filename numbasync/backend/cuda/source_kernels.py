@@ -85,16 +85,18 @@ def _compile(
     device: Gpu, source: str, name: str, is_c: bool, options: Sequence[str]
 ) -> tuple[bytes, bytes]:
     """The machine code of a source, and the symbol of the kernel in it."""
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        raise MissingExtraError(
-            f"CUDA C++ is compiled by NVRTC, which cannot be imported: {error}\n"
-            "pip install 'numbasync[cuda]'"
-        ) from error
     major, minor = device.compute_capability
     given = [f"--gpu-architecture=sm_{major}{minor}", *_includes(), *options]
-    result, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
+    try:
+        from cuda.bindings import nvrtc
+
+        created = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
+    except (ImportError, RuntimeError) as error:  # the second: its library is not found
+        raise MissingExtraError(
+            f"kernel {name} is CUDA C++, for which NVRTC cannot be loaded: {error}\n"
+            "pip install 'numbasync[cuda]'"
+        ) from error
+    result, program = created
     _expect(nvrtc, result, "nvrtcCreateProgram")
     try:
         if not is_c:
