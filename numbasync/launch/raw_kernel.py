@@ -64,14 +64,7 @@ def raw_kernel(source: str, name: str, *, options: Sequence[str] = ()) -> RawKer
             compiler for.
         Write it in Python, @na.launcher over @cuda.jit, and it runs on every device.
     """
-    if not isinstance(source, str) or not isinstance(name, str):
-        raise LauncherError(
-            f"raw_kernel({with_type(source)}, {with_type(name)}): write the source and the name of "
-            "a kernel in it, both as text."
-        )
-    if isinstance(options, str) or not all(isinstance(option, str) for option in options):
-        raise LauncherError(f"raw_kernel {name}: options={shown(options)}: write a list of texts.")
-    return RawKernel(source, name, tuple(options))
+    return RawKernel(source, name, options)
 
 
 class RawKernel:
@@ -92,12 +85,21 @@ class RawKernel:
         ('z', 'x')
     """
 
-    def __init__(self, source: str, name: str, options: tuple[str, ...]) -> None:
+    def __init__(self, source: str, name: str, options: Sequence[str] = ()) -> None:
+        if not isinstance(source, str) or not isinstance(name, str):
+            raise LauncherError(
+                f"raw_kernel({with_type(source)}, {with_type(name)}): write the source and the "
+                "name of a kernel in it, both as text."
+            )
+        if not isinstance(options, list | tuple) or not all(isinstance(o, str) for o in options):
+            raise LauncherError(
+                f"raw_kernel {name}: options={shown(options)}: write a list of texts."
+            )
         self.source = source
         self.name = name
         self.declared, self._is_c = parameters_of(source, name)
         self.parameters = tuple(p.name for p in self.declared)
-        self._options = options
+        self._options = tuple(options)
         self._compiled: dict[Device, Any] = {}
         self._lock = threading.Lock()  # held while it is compiled, once for each device
 
