@@ -25,7 +25,7 @@ from numbasync.testing.timing.timer import Stopwatch, seconds_of, turns, without
 # The length of the kernels, and how many of them a round waits for.
 LENGTHS = (
     (5e-6, 200), (15e-6, 200), (57e-6, 200), (214e-6, 100), (1e-3, 30), (10e-3, 8), (75e-3, 3),
-    (0.5, 2),
+    (0.5, 1),
 )  # fmt: skip
 BLOCKING, AWAIT, SCHEDULED, BESIDE = (
     "sync_on", "await", "await of schedule(stream)", "await beside a task that awaits"
@@ -117,7 +117,7 @@ async def _table(
     with without_garbage_collection():
         for (name, wait), counts in turns(list(ways.items()), rounds):
             async with _another_task(other) if name == BESIDE else contextlib.nullcontext():
-                for _ in range(LEARNT if name != BLOCKING else 1):
+                for _ in range(min(LEARNT, count) if name != BLOCKING else 1):
                     await wait()
                 with Stopwatch() as wall, Stopwatch(time.process_time) as processor:
                     for _ in range(count):

@@ -49,6 +49,15 @@ def of_interop(ordinal: int) -> list[Case]:
     ]
 
 
+def of_reading(ordinal: int) -> list[Case]:
+    """One of Numba's arrays."""
+    cuda.select_device(ordinal)
+    x, _ = interop.numbers()
+    array = cuda.to_device(x)
+    cuda.synchronize()
+    return [interop.reading("Numba's array", array, x)]
+
+
 def of_await(ordinal: int) -> list[Case]:
     """The launch with a wait behind it."""
     return of_launch(ordinal)[1:]

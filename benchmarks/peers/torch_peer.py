@@ -72,6 +72,15 @@ def of_interop(ordinal: int) -> list[Case]:
     ]
 
 
+def of_reading(ordinal: int) -> list[Case]:
+    """One of PyTorch's tensors."""
+    torch, _, _ = on(ordinal)
+    x, _ = interop.numbers()
+    tensor = torch.from_numpy(x).cuda()
+    torch.cuda.synchronize()
+    return [interop.reading("PyTorch's tensor", tensor, x)]
+
+
 def of_alloc(ordinal: int) -> list[Case]:
     """New arrays, from PyTorch's pool of the current stream."""
     torch, stream, inside = on(ordinal)

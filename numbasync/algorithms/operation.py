@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import as_wholes, shown
 from numbasync.device.event import Event
 from numbasync.errors import NotAGraphNodeError, OperationError, ShapeError
@@ -71,7 +71,7 @@ class Algorithm(DeviceOp[T]):
                 "na.as_tensor(x)."
             )
         array = plain(x)
-        layout.check_dtype(array.dtype)
+        dtypes.check_dtype(array.dtype)
         return array
 
     def _inner(self) -> Iterable[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.backend import array_protocols
 from numbasync.backend.array_protocols import Exported
 from numbasync.errors import NumbasyncError
@@ -170,7 +170,7 @@ class JaxArrays(AttributesAlone):
                 self._strides[dtype, shape] = strides
             if (
                 ordinal < 0
-                or not (_is_plain(dtype) or layout.is_bfloat16(dtype))
+                or not (_is_plain(dtype) or dtypes.is_extension(dtype))
                 or (len(shape) > 1 and not _is_row_major(x))
                 or len(shape) > MOST_QUICK_AXES
             ):
@@ -209,4 +209,4 @@ def _is_plain(dtype: Any) -> bool:
     return type(dtype) in _DTYPES and dtype.isnative
 
 
-_DTYPES = frozenset(type(np.dtype(char)) for char in layout.CHARS)
+_DTYPES = frozenset(type(np.dtype(char)) for char in dtypes.CHARS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import linecache
 import math
@@ -122,7 +123,9 @@ def _places_in_frames(error: BaseException) -> Iterator[tuple[str, int]]:
         trace = trace.tb_next
     for frame in reversed(frames):
         for name in ("inst", "constraint", "self"):
-            loc: Any = getattr(frame.f_locals.get(name), "loc", None)
+            loc: Any = None
+            with contextlib.suppress(KeyError):  # of a structure, which asks for its field
+                loc = getattr(frame.f_locals.get(name), "loc", None)
             if isinstance(getattr(loc, "line", None), int):
                 yield str(loc.filename), loc.line
 

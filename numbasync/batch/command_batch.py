@@ -92,9 +92,11 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         >>> ids = [
         ...     b.add(x, 1), b.sub(x, 1), b.mul(x, 2), b.div(x, 2), b.pow(x, 2), b.neg(x), b.abs(x),
         ...     b.scale(x, 2.0), b.exp(x), b.log(x), b.sqrt(x), b.tanh(x), b.relu(x), b.sigmoid(x),
+        ...     b.expm1(x), b.log1p(x), b.sin(x), b.cos(x), b.leaky_relu(x), b.elu(x, alpha=1.5),
         ...     b.swish(x), b.gelu(x), b.maximum(x, 1), b.minimum(x, 1), b.clamp(x, 0.5, 1),
         ...     b.less(x, 1), b.less_equal(x, 1), b.greater(x, 1), b.greater_equal(x, 1),
         ...     b.equal(x, 1), b.not_equal(x, 1), b.where(x < 1, x, 1.0), b.cast(x, np.int32),
+        ...     b.argmin(x), b.log_softmax(x),
         ...     b.sum(x), b.mean(x, axis=0), b.min(x), b.dot(row, row), b.layer_norm(x),
         ... ]
         >>> [id.shape for id in ids[-5:]]

@@ -19,10 +19,12 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
         if not reader.read(x, &r):
             return None
         place = reader.place_of(None, &r)
+    elif reader.style == BY_CUPY:
+        place = reader.place_of_cupy(x, &r)
     else:
-        view = reader.read_attributes(x, &r)
+        view = reader.read_view(x)
         if view is not None:
-            place = reader.place_of(view, &r)
+            place = reader.place_of_view(view, &r)
     if place is None:
         return python["imported"](x, reader.in_python)
     device = None if before is None else get(before, at_device_of)

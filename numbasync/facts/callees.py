@@ -56,7 +56,7 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
     if is_vector_access(callee):
         return (0,) if name == "store" else (), True
     if combines_threads(callee):
-        return (), True
+        return (0,) if name == "store" else (), True
     if isinstance(callee, np.ufunc):
         return range(callee.nin, count), True
     if isinstance(callee, type) and issubclass(callee, np.generic):
@@ -83,7 +83,7 @@ def is_vector_access(callee: Any) -> bool:
 
 def combines_threads(callee: Any) -> bool:
     """Whether a function is one of `numbasync.block` or `numbasync.warp`, of values that all
-    threads of a group give.
+    threads of a group give, or of the elements that they have.
     """
     return getattr(callee, "__module__", "") in _OF_GROUPS
 
@@ -132,6 +132,11 @@ def is_atomic(callee: Any) -> bool:
     from numba import cuda
 
     return any(callee is f for f in vars(cuda.atomic).values())
+
+
+def overwrites(callee: Any) -> bool:
+    """Whether a known function uses no value of what it stores to: it is no atomic operation."""
+    return not is_atomic(callee) and "atomic" not in _named(callee)[0].lower()
 
 
 def function_of(callee: Any) -> FunctionType | None:

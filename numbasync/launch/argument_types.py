@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import shown
 from numbasync.errors import CallerError, DTypeError, LauncherError
 from numbasync.launch.parameters import Parameter, Role
@@ -92,7 +92,7 @@ def _host(kernel: str, p: Parameter, value: Any) -> HostArray | None:
     with named(kernel, p):
         array: HostArray | None = plain(value) if isinstance(value, np.ndarray) else column(value)
         if array is not None:
-            layout.check_dtype(array.dtype, records=True)
+            dtypes.check_dtype(array.dtype, records=True)
     if array is not None and p.is_output:
         raise LauncherError(
             f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import shown
 from numbasync.backend.protocols import NamedTupleKey
 from numbasync.errors import LauncherError
@@ -83,7 +83,7 @@ def fingerprint(values: tuple[Any, ...]) -> Hashable:
         if isinstance(v, Tensor):
             return v.fingerprint
         if isinstance(v, np.ndarray):
-            return layout.dtype_key(v.dtype), v.shape
+            return dtypes.dtype_key(v.dtype), v.shape
         return type(v), type(v) is int and v >= 2**63
 
     return key_of(values, member_key)

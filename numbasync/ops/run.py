@@ -28,7 +28,7 @@ from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
 from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
 from numbasync.ops.future import DeviceFuture
-from numbasync.ops.home import Home
+from numbasync.ops.home import Home, check_home
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 
@@ -78,6 +78,7 @@ def stream_at(home: Home) -> Stream:
         return default_device().policy.next_stream()
     if isinstance(home, Stream):
         return home
+    check_home(home)
     stream = home.policy.next_stream()
     # A policy may give other devices' streams, to operations that may run anywhere.
     is_elsewhere = isinstance(stream, Stream) and stream.device is not home

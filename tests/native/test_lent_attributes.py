@@ -17,6 +17,7 @@ from numbasync.errors import OperationError
 from tests.native.attribute_libraries import (
     ArrayImpl,
     Buffer,
+    CompiledArray,
     Cupy,
     CupyStream,
     NumbaStream,
@@ -250,3 +251,47 @@ def test_current_stream_of_attributes_is_waited_for(
     add(*arrays).async_on(stream)
     assert set(waits()[count:]) == {(stream.backend.handle_number, number)}
     release()
+
+
+@pytest.fixture
+def compiled_cupy(cupy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cupy, "ndarray", CompiledArray)
+
+
+def test_a_known_array_of_one_axis_makes_no_tuples(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, array = null.new_stream(), CompiledArray(ones())
+    for _ in range(3):
+        touch[(1,), (1,)](array, 1).sync_on(stream)
+    array.asked.clear()
+    op = touch[(1,), (1,)](array, 1)
+    assert {"shape", "strides"}.isdisjoint(array.asked) == on
+    assert op._tensors[0].shape == (8,)
+    op.sync_on(stream)
+
+
+def test_arrays_at_one_address_have_their_own_shapes_and_strides(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, whole = null.new_stream(), np.ones((4, 8), np.float32)
+    views = [whole, whole.reshape(-1), whole.reshape(8, 4), whole[:, 0], whole.reshape(-1)[:8]]
+    views += [whole.reshape(-1).view(np.int32), whole.reshape(-1)[::2], whole.T]
+    for _ in range(3):
+        for view in views:
+            op = touch[(1,), (1,)](CompiledArray(view), 1)
+            tensor = op._tensors[0]
+            assert (tensor.shape, tensor.dtype) == (view.shape, view.dtype)
+            assert tensor.strides == view.strides
+            op.sync_on(stream)
+
+
+def test_an_array_that_gets_another_shape_is_read_again(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, array = null.new_stream(), CompiledArray(ones())
+    for shape in ((8,), (2, 4), (8,), (4, 2), (8,)):
+        array.array = array.array.reshape(shape)
+        op = touch[(1,), (1,)](array, 1)
+        assert op._tensors[0].shape == shape
+        op.sync_on(stream)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from numbasync import dtypes
 from numbasync.backend import array_attributes, array_protocols
 from numbasync.backend.array_attributes import LEGACY, ArrayView, default_stream_of_numba
 from numbasync.backend.array_protocols import Exported
@@ -23,7 +24,6 @@ from numbasync.backend.cuda.driver import cu, enter
 from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.backend.cuda.waits import is_captured, put_behind, record, wait
 from numbasync.errors import OperationError
-from numbasync.layout import is_bfloat16
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.arrays import CudaArray
@@ -238,10 +238,12 @@ class CudaExport:
     def interface(
         self, after: Sequence[CudaStream], source: CudaForeign | Borrowed | None
     ) -> dict[str, Any]:
-        if is_bfloat16(self._array.dtype):  # a library that also reads DLPack then does that
+        dtype = self._array.dtype
+        if dtypes.is_extension(dtype):  # a library that also reads DLPack then does that
             raise AttributeError(
-                "a tensor of bfloat16 has no __cuda_array_interface__, which has no name for it.\n"
-                "Lend it by DLPack, torch.from_dlpack(t); or its bits, t.reinterpret(np.uint16)."
+                f"a tensor of {dtype} has no __cuda_array_interface__, which has no "
+                "name for it.\nLend it by DLPack, torch.from_dlpack(t); or its bits, "
+                f"t.reinterpret(np.{dtypes.bits_of(dtype)})."
             )
         self._memory.lent = True
         know_borrowers()
@@ -306,7 +308,7 @@ class CudaExport:
         if stream != -1:
             self._put_behind(LEGACY if stream is None else int(stream), after, source)
         made = self._view(source).__dlpack__(max_version=max_version)
-        return array_protocols.of_bfloat16(made) if is_bfloat16(self._array.dtype) else made
+        return array_protocols.retype(made, self._array.dtype)
 
 
 def _readonly(source: CudaForeign | Borrowed | None) -> bool:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.dtypes import check_dtype, has_nan
 from numbasync.errors import ShapeError
-from numbasync.layout import Layout, check_dtype, has_nan
+from numbasync.layout import Layout
 from numbasync.tensors import create
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.closeness import Array

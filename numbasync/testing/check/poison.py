@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numbasync.layout import has_nan, limits_of
+from numbasync.dtypes import has_nan, limits_of
 from numbasync.testing.check.closeness import Array
 
 

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
 from numbasync.backend.cpu.disk_cache import store_of
 from numbasync.backend.cpu.kernel import printing
@@ -28,6 +27,7 @@ from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import DIVERGED, RAISED, RECORD_BYTES
+from numbasync.backend.declared_signatures import refuse_in_tuples
 from numbasync.backend.protocols import THREADS_MAY_RETURN, ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError
 from numbasync.native import compiled, known

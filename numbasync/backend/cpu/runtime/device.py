@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numba import typeof
 
+from numbasync import dtypes
 from numbasync.arguments import with_type
-from numbasync.backend import array_protocols, bfloat16_type
+from numbasync.backend import array_protocols
 from numbasync.backend.cpu.kernel import scheduling
 from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.limits import LIMITS
@@ -39,7 +40,6 @@ from numbasync.backend.protocols import (
 )
 from numbasync.errors import DeviceMismatchError, DTypeError, OutOfDeviceMemoryError
 from numbasync.fork import in_child
-from numbasync.layout import is_bfloat16
 
 
 class CpuDevice:
@@ -170,8 +170,8 @@ class CpuDevice:
             int_type: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
             return int_type
         if value is None or isinstance(value, (np.generic, bool, int, float, complex)):
-            if isinstance(value, np.generic) and is_bfloat16(value.dtype):
-                return bfloat16_type.from_dtype(value.dtype)  # type: ignore[no-any-return]
+            if isinstance(value, np.generic) and dtypes.is_extension(value.dtype):
+                return dtypes.numba_type(value.dtype)  # type: ignore[no-any-return]
             numba_type: Hashable = typeof(value)
             return numba_type
         if isinstance(value, tuple):

@@ -22,6 +22,7 @@ from numbasync.backend.cpu.target import (  # noqa: F401 - they register
     atomic_operations,
     collectives,
     elements,
+    fp8_calls,
     group_calls,
     libdevice_calls,
     positions,

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.scaling import (
+from benchmarks.scaling_model import (
     COUNTS,
     Costs,
     ring,
+    shared_work,
     simulated_ring,
     simulated_tasks,
     tables,
@@ -40,6 +41,14 @@ def test_tasks(count: int, work: float) -> None:
     costs = Costs()
     got = simulated_tasks(costs, count, work, tasks=40 * count)
     assert got == pytest.approx(tasks_per_second(costs, count, work), rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("two", "eight"), [(5.0, 1.25), (6.0, 3.0), (10.0, 10.0), (4.9, 1.25), (12.0, 10.0)]
+)
+def test_work_that_is_shared_in_part(two: float, eight: float) -> None:
+    """Of 10 s on one: all of it, 8 of 10, and nothing is divided; no more than all can be."""
+    assert shared_work(10.0, two, 8) == pytest.approx(eight)
 
 
 def test_the_scheduler_is_the_bound_of_many_workers() -> None:
