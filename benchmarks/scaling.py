@@ -8,9 +8,10 @@ from costs that docs/scaling.md has, or from the run's own figures of one and tw
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import runpy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,19 +80,23 @@ def _counts(devices: Sequence[Device]) -> list[int]:
     return [count for count in COUNTS if count <= len(devices)]
 
 
-async def tables(device: Device, rounds: int) -> list[report.Record]:
-    devices = list(na.devices(device.kind))
-    if len(devices) < 2:
-        report.say("bench scaling: skipped, it needs two devices.")
-        return []
-    return [
-        await _pipelines(devices, rounds),
-        await _maps(devices, rounds),
-        await _products(devices, rounds),
-        *await _training(devices, rounds),
-        await _processes(devices, rounds),
-        *await _collectives(devices, rounds),
-    ]
+_Tables = Coroutine[Any, Any, list[report.Record]]
+
+
+def _of_several(
+    measure: Callable[[Sequence[Device], int], _Tables],
+) -> Callable[[Device, int], _Tables]:
+    """A part of the suite, of a function of all devices of the kind."""
+
+    @functools.wraps(measure)
+    async def part(device: Device, rounds: int) -> list[report.Record]:
+        devices = list(na.devices(device.kind))
+        if len(devices) < 2:
+            report.say(f"bench scaling: {measure.__name__}: skipped, it needs two devices.")
+            return []
+        return await measure(devices, rounds)
+
+    return part
 
 
 class _Model:
@@ -159,7 +164,8 @@ async def _table(
 # --- pipelines: weak scaling ---
 
 
-async def _pipelines(devices: Sequence[Device], rounds: int) -> report.Record:
+@_of_several
+async def pipelines(devices: Sequence[Device], rounds: int) -> list[report.Record]:
     def pipeline(device: Device) -> Callable[[], Any]:
         stream = device.new_stream()
         z, x = (na.ones(ELEMENTS).sync_on(stream) for _ in range(2))
@@ -171,20 +177,20 @@ async def _pipelines(devices: Sequence[Device], rounds: int) -> report.Record:
         return run
 
     rows = {count: pipelines_on(count) for count in COUNTS}
-    pipelines = [pipeline(device) for device in devices[: max(_counts(devices))]]
+    runs = [pipeline(device) for device in devices[: max(_counts(devices))]]
 
     def case(count: int) -> Case:
         async def call() -> None:
-            await na.gather(*(run() for run in pipelines[:count]))
+            await na.gather(*(run() for run in runs[:count]))
 
         return Case(rows[count], awaited(call), call)
 
     submit = scaling_model.Costs().submit
     model = _Model(rows, lambda took, count: max(took[1], count * STEPS * submit))
-    return await _table(
+    return [await _table(
         devices, rounds, f"pipelines of {STEPS} launches",
         [case(count) for count in _counts(devices)], model, lambda _: 1 / 0.975, calls=PIPELINES,
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 # --- parts of the host: strong scaling ---
@@ -201,7 +207,8 @@ def _slow(z: na.KernelOutput, steps: int) -> None:
         z[i] = value
 
 
-async def _maps(devices: Sequence[Device], rounds: int) -> report.Record:
+@_of_several
+async def maps(devices: Sequence[Device], rounds: int) -> list[report.Record]:
     """Each part is uploaded, worked on by one launch, and downloaded."""
     parts = [np.full(PART_ELEMENTS, i, np.float32) for i in range(PARTS)]
 
@@ -223,17 +230,18 @@ async def _maps(devices: Sequence[Device], rounds: int) -> report.Record:
 
         return Case(rows[count], awaited(call), check)
 
-    return await _table(
+    return [await _table(
         devices, rounds, f"{PARTS} host parts of {PART_ELEMENTS:,} float32",
         [case(count) for count in _counts(devices)], _Model(rows, _shared, given=2),
         lambda count: 1 / (0.75 * count if count > 2 else 1.75), calls=1,
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 # --- a product, its rows shared: strong scaling ---
 
 
-async def _products(devices: Sequence[Device], rounds: int) -> report.Record:
+@_of_several
+async def products(devices: Sequence[Device], rounds: int) -> list[report.Record]:
     rng = np.random.default_rng(0)
     a, b = (rng.random((SIDE, SIDE), np.float32) for _ in range(2))
     first = a[:64] @ b
@@ -266,17 +274,18 @@ async def _products(devices: Sequence[Device], rounds: int) -> report.Record:
 
         return Case(rows[count], awaited(call), check)
 
-    return await _table(
+    return [await _table(
         devices, rounds, f"a product of {SIDE} x {SIDE} float32",
         [await case(count) for count in _counts(devices)], _Model(rows, _shared, given=2),
         lambda count: 1 / (0.9 * count), calls=PIPELINES,
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 # --- a step of training, strong and weak: examples/12_data_parallel.py ---
 
 
-async def _training(devices: Sequence[Device], rounds: int) -> list[report.Record]:
+@_of_several
+async def training(devices: Sequence[Device], rounds: int) -> list[report.Record]:
     example = runpy.run_path(str(EXAMPLE), run_name="example")
     records = []
     for weak in (False, True):
@@ -352,7 +361,8 @@ async def _step(example: dict[str, Any], devices: Sequence[Device], points: int,
 # --- one process with all devices, or a process for each ---
 
 
-async def _processes(devices: Sequence[Device], rounds: int) -> report.Record:
+@_of_several
+async def processes(devices: Sequence[Device], rounds: int) -> list[report.Record]:
     counts = _counts(devices)
     one = {count: f"numbasync: one process, {_gpus(count)}" for count in COUNTS}
     many = {n: f"numbasync: {COUNTS[n]} processes, a GPU each" for n in counts if n > 1}
@@ -361,11 +371,11 @@ async def _processes(devices: Sequence[Device], rounds: int) -> report.Record:
     with _workers(devices[: max(counts)]) as connections:
         cases = [_one_process(devices[:count], one[count]) for count in counts]
         cases += [_many_processes(connections[:count], row) for count, row in many.items()]
-        return await table(
+        return [await table(
             devices[0], rounds, "scaling", "one process or many", cases, calls=1,
             method=PROCESSES_METHOD, base=one[1], launches=LAUNCHES,
             targets=model.targets(counts), derive=model.figures,
-        )  # fmt: skip
+        )]  # fmt: skip
 
 
 def _short_launches(devices: Sequence[Device], launches: int) -> Callable[[], None]:
@@ -450,7 +460,8 @@ def _work(kind: str, ordinal: int, launches: int, connection: Any) -> None:
 # --- collectives ---
 
 
-async def _collectives(devices: Sequence[Device], rounds: int) -> list[report.Record]:
+@_of_several
+async def collectives(devices: Sequence[Device], rounds: int) -> list[report.Record]:
     return [
         await _collective(devices, rounds, name, size) for name in COLLECTIVES for size in SIZES
     ]
@@ -525,3 +536,6 @@ def _queued(call: Callable[[], Any], stream: Any) -> Run:
         return watch.seconds
 
     return run
+
+
+SUITE = (pipelines, maps, products, training, processes, collectives)

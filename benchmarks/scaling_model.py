@@ -23,15 +23,15 @@ class Costs:
         submit: of the host, to submit one launch.
         collective: of the host, to start a collective, for each of the process's devices.
         hop: of one step of a ring, from one GPU to the next.
-        bytes_per_second: from one GPU to another.
+        bytes_per_second: from one GPU to the next, in a ring.
         task: of Dask's scheduler, for one task; one process serves all workers.
         round_trip: from a worker to the scheduler and back.
     """
 
     submit: float = 4.7e-6
-    collective: float = 70e-6
-    hop: float = 10.8e-6
-    bytes_per_second: float = 396e9
+    collective: float = 36.0e-6
+    hop: float = 9.38e-6
+    bytes_per_second: float = 300e9
     task: float = 1.33e-3
     round_trip: float = 5.4e-3
 

@@ -60,7 +60,7 @@ SUITES: dict[str, Sequence[Part]] = {
         decode.tables, embeddings.tables, ready_calls.tables,
     ),
     "devices": (devices.tables,),
-    "scaling": (scaling.tables,),
+    "scaling": scaling.SUITE,
     "algorithms": (algorithms.tables,),
     "dask": (_dask,),
 }  # fmt: skip

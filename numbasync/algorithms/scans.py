@@ -69,14 +69,7 @@ def scan(
         >>> await na.algorithms.scan(np.array([2, 1, 5, 3]), "max").to_host()
         array([2, 2, 5, 5])
     """
-    is_exclusive = check_bool(exclusive, "exclusive of scan")
-    if isinstance(op, str) and not is_one_of(op, SCANS):
-        raise CallerError(f"op={shown(op)}: write one of {', '.join(SCANS)}, or a function of two.")
-    if is_exclusive and initial is None and not isinstance(op, str):
-        raise CallerError(
-            f"an exclusive scan by {shown(op)} needs a first result, which no function tells: "
-            "write initial=."
-        )
+    is_exclusive = check_scan("scan", op, exclusive, initial)
     return Algorithm("scan", x, partial(_plan, "scan", op, axis, is_exclusive, initial))
 
 
@@ -101,6 +94,33 @@ def cumprod(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
     return Algorithm("cumprod", x, partial(_plan, "cumprod", "prod", axis, False, None))
 
 
+def check_scan(name: str, op: Any, exclusive: Any, initial: Any) -> bool:
+    """Whether a scan is exclusive.
+
+    Raises:
+        CallerError: there is no such operator, or no first result.
+    """
+    is_exclusive = check_bool(exclusive, f"exclusive of {name}")
+    if isinstance(op, str) and not is_one_of(op, SCANS):
+        raise CallerError(f"op={shown(op)}: write one of {', '.join(SCANS)}, or a function of two.")
+    if is_exclusive and initial is None and not isinstance(op, str):
+        raise CallerError(
+            f"an exclusive {name} by {shown(op)} needs a first result, which no function tells: "
+            "write initial=."
+        )
+    return is_exclusive
+
+
+def start_of(op: Any, operator: Operator, is_exclusive: bool, initial: Any) -> Any:
+    """What is combined before the first element, of the type of states; None: nothing."""
+    if not is_exclusive and initial is None:
+        return None
+    state = operator.states[0]
+    if initial is None:
+        return element(neutral(op, state), state)
+    return element(element(initial, operator.out), state)  # what a result can be
+
+
 def neutral(op: str, state: np.dtype[Any]) -> Any:
     """What changes nothing if it is combined by one of `SCANS`."""
     if op in ("min", "max"):
@@ -118,13 +138,7 @@ def _plan(
     result: Shape = (math.prod(shape),) if axis is None else shape
     along = one_axis(name, axis, len(shape)) if axis is not None else 0
     operator = operator_of(op, dtype)
-    start = None
-    if is_exclusive or initial is not None:
-        state = operator.states[0]
-        # What a result can be, an initial value can be.
-        start = element(neutral(op, state), state) if initial is None else element(
-            element(initial, operator.out), state
-        )  # fmt: skip
+    start = start_of(op, operator, is_exclusive, initial)
     if not math.prod(result):
         return lambda _: empty(result, operator.out)
     n = result[along]

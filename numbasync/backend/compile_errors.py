@@ -21,6 +21,8 @@ from numbasync.facts.ir import read
 from numbasync.tensor_cores.capabilities import missing
 
 _PLACE = re.compile(r'(?:File "([^"]+)", line (\d+))|(?: at (\S+) \((\d+)\))')
+# Of Numba's memory manager; and of functions that make an array, which then has no owner.
+_ALLOCATES = re.compile(r"NRT required|'ol_np_\w+'(?s:.*)Only accept returning of array passed")
 _HOST_FUNCTION = re.compile(r"Untyped global name '.*': .*<class 'function'>")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # in Numba's messages, where colorama is installed
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -57,6 +59,11 @@ def compile_error(
         # `math.remainder` is another function: it takes the nearest quotient, NumPy the one below.
         instead = "a % b" if error.args[0] is np.mod else f"math.{name}"
         text += f"; write {instead}" if hasattr(math, name) else ""
+    if _ALLOCATES.search(text):
+        text = (
+            "it allocates an array. Create it with cuda.local.array, or pass it; or say that "
+            "kernels may: NUMBA_CUDA_ENABLE_NRT=1"
+        )
     if _HOST_FUNCTION.search(text):
         text += "\nDecorate it with @cuda.jit(device=True)."
     line = line_of(function, error)

@@ -31,10 +31,10 @@ from numbasync.errors import (
     DeviceMismatchError,
     OperationError,
 )
+from numbasync.extending import HostArray
 from numbasync.ops.constructors import Value
 from numbasync.ops.op import DeviceOp
 from numbasync.public import Public
-from numbasync.tensors.copies import HostArray
 from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.tensor import SharedTensor, Tensor
 

@@ -18,7 +18,7 @@ from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import Config
 from numbasync.launch.tuple_arguments import flat
-from numbasync.ops.enqueue import prepared
+from numbasync.ops.enqueue import run_steps
 from numbasync.ops.home import device_at
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.expected_results import foreseen
@@ -39,7 +39,7 @@ def explain(launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> Ex
     home = config.stream or home_of_bound(launcher, bound)
     device = device_at(home) or default_device()
     device.check()
-    bound, plan = prepared(planned(launcher, bound, config, device))
+    bound, plan = run_steps(planned(launcher, bound, config, device))
     for i, tensor in _tensors(bound):
         if tensor.device is not None and tensor.storage.pool.device not in (None, device.backend):
             raise elsewhere(launcher, i, tensor, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
@@ -66,7 +67,7 @@ def members(
 
     def checked(v: Any) -> Any:
         converted = member(v)
-        if not isinstance(v, (np.generic, int, float, complex, *_ARRAYS)):
+        if not isinstance(v, (np.generic, int, float, complex, enum.Enum, *_ARRAYS)):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a tuple with {describe(v)} in it; a kernel takes "
                 "tuples of tensors, NumPy arrays and numbers."

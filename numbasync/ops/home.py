@@ -39,6 +39,11 @@ def check_home(home: Any, name: str = "an operation") -> None:
 def first_home(values: Iterable[Any]) -> Home:
     """The home of the first of the values that has one; the stream of a later one, a graph's, if it
     is of that device.
+
+    Examples:
+        >>> from numbasync.extending import first_home
+        >>> first_home([3, await na.ones(2)])
+        <Device cpu:0 ...>
     """
     first: Home = None
     for value in flat(values):

@@ -406,7 +406,7 @@ class Shared(DeviceOp[T]):
     def stream(self) -> Stream | None:  # type: ignore[override]
         # Once the run has begun, consumers on other streams are ordered after it, so any stream
         # will do.
-        return None if self._once.begun else self._stream
+        return None if self._once.is_started else self._stream
 
     def consume(self) -> None:
         """Mark the operation used. A shared operation may be consumed any number of times."""

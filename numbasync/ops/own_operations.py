@@ -15,7 +15,6 @@ from numbasync.arguments import shown
 from numbasync.backend.protocols import Prerequisite
 from numbasync.errors import OperationError
 from numbasync.ops.home import check_home
-from numbasync.ops.operands import is_op
 
 _PACKAGE = __name__.partition(".")[0]
 _PART = "Write, for the value of a part:\n\n    value = yield from enqueue(ctx, op)"
@@ -73,11 +72,15 @@ def _relay(name: str, given: Generator[Any, Any, Any]) -> Generator[Prerequisite
         thrown = None  # its traceback holds this frame
 
 
+def _is_op(value: object) -> bool:
+    return hasattr(value, "steps") and not isinstance(value, type)
+
+
 def _no_steps(name: str, given: Any) -> OperationError:
     if inspect.iscoroutine(given):
         given.close()
         return OperationError(f"{name}.steps is a coroutine: write def, not async def.\n{_PART}")
-    if is_op(given):
+    if _is_op(given):
         given.suppress_warning()  # the error says that it has not run
     return OperationError(
         f"{name}.steps gave {shown(given)}, and is no generator.\n{_PART}\n\n"
@@ -87,7 +90,7 @@ def _no_steps(name: str, given: Any) -> OperationError:
 
 def _no_prerequisite(name: str, need: Any) -> OperationError:
     what = "which has no method run()"
-    if is_op(need):
+    if _is_op(need):
         what = "an operation"
         need.suppress_warning()  # the error says that it has not run
     return OperationError(

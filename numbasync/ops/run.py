@@ -26,7 +26,7 @@ from numbasync.native import compiled
 from numbasync.ops import first_use, submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
-from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
+from numbasync.ops.enqueue import context_for, error_to_raise, limited_steps, run_steps, try_enqueue
 from numbasync.ops.future import DeviceFuture
 from numbasync.ops.home import Home, check_home
 from numbasync.ops.protocols import Operation
@@ -38,9 +38,9 @@ T = TypeVar("T")
 def _run(op: Operation[T], ctx: Context) -> T:
     """Enqueue all of `op`, with its prerequisites run on this thread."""
     try:
-        return prepared(admitted(op, ctx), ctx)
+        return run_steps(limited_steps(op, ctx), ctx)
     except DeviceLostError as error:
-        raise named(error, ctx) from None
+        raise error_to_raise(error, ctx) from None
     finally:
         # No completion signal: the callers wait for the whole stream, or query later.
         ctx.close(signal=False)
@@ -133,12 +133,12 @@ def claimed(op: Any) -> Any:
 
 def async_on(op: Operation[T], stream: AnyStream | None) -> T:
     """Enqueue `op` and return its value; device data is valid in the order of `stream` only."""
-    value = enqueued(op, stream)[1]
+    value = enqueue_on(op, stream)[1]
     check_there(value, "async_on")
     return value
 
 
-def enqueued(
+def enqueue_on(
     op: Operation[T], stream: AnyStream | None, pool: MemoryPool | None = None
 ) -> tuple[Submission, T]:
     """`async_on` that also returns the submission. The stream reports the submission's error.
@@ -161,7 +161,7 @@ def enqueued(
 def enqueued_by_steps(
     op: Operation[T], stream: Stream, pool: MemoryPool | None, site: CallSite | None
 ) -> tuple[Submission, T]:
-    """`enqueued` of an operation that is consumed, and has no fast path."""
+    """`enqueue_on` of an operation that is consumed, and has no fast path."""
     with exclusive.region():
         ctx = context_for(op, stream, pool, site)
         ctx.submission.detached = True
@@ -294,13 +294,20 @@ def awaiting_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
     return DeviceFuture(op, stream).__await__()
 
 
-async def awaited(op: Awaitable[T]) -> T:
+async def await_op(op: Awaitable[T]) -> T:
     """A coroutine that awaits `op`, for functions that take coroutines only."""
     return await op
 
 
 def describe(value: object) -> str:
-    """The description of a value in messages: its type, and the beginning of its `repr`."""
+    """The description of a value in messages: its type, and the beginning of its `repr`; of another
+    library's array, whose `repr` may wait for a GPU, its type alone.
+
+    Examples:
+        >>> from numbasync.extending import describe
+        >>> describe(3), describe("x" * 200)[-5:]
+        ('int (3)', '...)')
+    """
     if array_protocols.is_foreign(value):
         return f"an array of {array_protocols.name_of(value)}"  # its `repr` may wait for a GPU
     return f"{with_type(value, 80)}"

@@ -95,4 +95,4 @@ class Runs:
             >>> na.run(main())
             array([1., 1., 1.], dtype=float32)
         """
-        return run.awaited(cast("Awaitable[T]", self))
+        return run.await_op(cast("Awaitable[T]", self))

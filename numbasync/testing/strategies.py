@@ -23,7 +23,7 @@ from numbasync.facts.arrays import axes_of
 from numbasync.facts.positions import usage
 from numbasync.launch.launcher import Launcher
 from numbasync.launch.parameters import Parameter, Role
-from numbasync.tensors import create
+from numbasync.tensors.create import from_host, meta
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.closeness import Array
 from numbasync.testing.check.fitting_shapes import hold, lengthen
@@ -155,7 +155,7 @@ def arrays_on(
 
     def upload(array: Array) -> Tensor:
         with use_device(default_device() if device is None else device):
-            return create.from_host(array).sync()
+            return from_host(array).sync()
 
     return arrays(shape, dtype, values).map(upload)
 
@@ -383,5 +383,5 @@ def _leave_out(seconds: float) -> None:
 
 def _described(argument: Any) -> Any:
     if isinstance(argument, np.ndarray):
-        return create.meta(argument.shape, argument.dtype).sync()
+        return meta(argument.shape, argument.dtype).sync()
     return argument

@@ -29,13 +29,15 @@ from numbasync.timeline.records import (
 )
 from numbasync.timeline.sampler import LAG, Sampler
 
-READ_PATIENCE_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
+LONGEST_READ_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
 COMPARE_EVERY = 256  # marks, after which the clocks are compared anew if that is due
 READ_AT_A_TIME = 2  # old marks, for each new one
 # After a mark none is made for so many times as long as it took, and never for longer than the
-# second number: what took long then was no mark.
-PAUSE = 60
-LONGEST_PAUSE_NS = 1_000_000
+# second number: what took long then was no mark. Pauses may come late, all in all by the third: so
+# each of some operations that are started together is marked, if there were none for a while.
+PAUSE = 200
+LONGEST_PAUSE_NS = 3_000_000
+LATEST_NS = 20_000_000
 NEVER = 1 << 62
 MOST_OPEN = 10_000  # operations that are being enqueued; of some the end is never told
 
@@ -163,7 +165,8 @@ class TraceRecorder:
         if note is not None:
             self._end_span(note, submission.stream)
             if self._has_marks:
-                self.journal.due = 0  # what follows the pause is marked, too
+                # What follows the pause is marked, too.
+                self.journal.due = min(self.journal.due, perf_counter_ns())
 
     def drop(self, submission: Submission) -> None:
         self._open.pop(submission, None)
@@ -249,7 +252,7 @@ class TraceRecorder:
         finally:
             if not self._is_exact:
                 pause = min(PAUSE * (perf_counter_ns() - before), LONGEST_PAUSE_NS)
-                self.journal.due = max(self.journal.due, before) + pause
+                self.journal.due = max(self.journal.due, before - LATEST_NS) + pause
 
     def _event_on(self, stream: Stream, now: int) -> Mark | None:
         clock = self._clock_of(stream.device)
@@ -291,12 +294,12 @@ class TraceRecorder:
         finally:
             self._reading.release()
 
-    def settle(self, patience_ns: int = 0) -> None:
+    def settle(self, longest_ns: int = 0) -> None:
         """Read what the devices have passed."""
         for device, clock in list(self._clocks.items()):
             try:
                 if clock is not None:
-                    clock.compare(patience_ns)
+                    clock.compare(longest_ns)
                 self._read(len(self._unread))
             except Exception as error:  # a lost device answers nothing
                 self._failed(device, error)
@@ -311,7 +314,7 @@ class TraceRecorder:
         for device in {row.device for row in rows}:
             for stream in list(device.busy):
                 self._mark(stream)
-        self.settle(READ_PATIENCE_NS)
+        self.settle(LONGEST_READ_NS)
 
     def _rows(self) -> list[Row]:
         return [Row._make(row) for row in self.journal.rows()]
@@ -362,7 +365,7 @@ class TraceRecorder:
         self,
     ) -> tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]]:
         """Operations in the order in which they were enqueued, waits and compilations."""
-        self.settle(0 if self.end_ns is None else READ_PATIENCE_NS)
+        self.settle(0 if self.end_ns is None else LONGEST_READ_NS)
         rows = self._rows()
         if not self._is_all_passed:
             self._look(rows)
@@ -373,7 +376,14 @@ class TraceRecorder:
         places = {id(row.more): i for i, row in enumerate(rows) if row.more is not None}
         operations = [self._operation(row, times, i, places) for i, row in enumerate(rows)]
         found = {(op.stream, op.sequence): op for op in operations if op.sequence}
-        found_waits = [self._wait(found, row) for row in waits if row.more is not None]
+        on_streams: dict[int, list[TracedOperation]] = defaultdict(list)
+        for op in sorted(found.values(), key=lambda op: op.sequence):
+            on_streams[op.stream].append(op)
+        found_waits = [
+            self._wait(found.get((row.stream, row.sequence)), on_streams[row.stream], row)
+            for row in waits
+            if row.more is not None
+        ]
         return operations, found_waits, list(self._compilations)
 
     @property
@@ -416,9 +426,24 @@ class TraceRecorder:
             error=self._errors.get((row.stream, row.sequence), ""),
         )
 
-    def _wait(self, found: dict[tuple[int, int], TracedOperation], row: Row) -> TracedWait:
-        op, ended = found.get((row.stream, row.sequence)), self._seconds(row.ended)
+    def _wait(
+        self, op: TracedOperation | None, on_stream: list[TracedOperation], row: Row
+    ) -> TracedWait:
+        """A wait for `op`, or for a number that is no operation's.
+
+        Args:
+            on_stream: the operations of its stream, in order.
+        """
+        ended = self._seconds(row.ended)
         began = self._seconds(row.began) if row.began else op.enqueued if op else ended
+        ready = None
+        if op is not None and op.is_measured:
+            # Who waits is woken by a signal behind all that the stream has then.
+            at = bisect_right(on_stream, began, key=lambda one: one.enqueued)
+            last = max(op, *on_stream[at - 1 : at], key=lambda one: one.sequence)
+            if last.is_measured and last.ended is not None:
+                # Else it was asked for before, and not woken.
+                ready = last.ended if last.ended <= ended + self.clock_error else op.ended
         return TracedWait(
             how=row.more,
             name=row.name or (op.name if op else "a stream"),
@@ -427,7 +452,7 @@ class TraceRecorder:
             task=row.task,
             thread=row.thread,
             began=began,
-            ready=op.ended if op is not None and op.is_measured else None,
+            ready=ready,
             ended=ended,
         )
 

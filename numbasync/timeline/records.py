@@ -95,7 +95,8 @@ class TracedWait:
         task: the name of the task; empty outside of tasks.
         thread: the name of the thread.
         began: when the wait began.
-        ready: when the device had passed what was waited for; None if that was not measured.
+        ready: when the device had passed what was waited for, and what its stream had behind it
+            when the wait began, since the signal is behind that; None if that was not measured.
         ended: when the task, or the thread, went on.
 
     Examples:

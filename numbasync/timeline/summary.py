@@ -265,8 +265,11 @@ def _advice(
     several: float,
     blocking: Sequence[TracedWait],
 ) -> Iterable[str]:
-    if blocking:
-        longest = max(blocking, key=lambda wait: wait.ended - wait.began)
+    longest = max(blocking, key=lambda wait: wait.ended - wait.began, default=None)
+    if longest is not None and (
+        longest.ended - longest.began > LATE
+        or sum(wait.ended - wait.began for wait in blocking) > MUCH * seconds
+    ):
         yield (
             f"The event loop stood still in {counted(len(blocking), 'blocking call')}, the longest "
             f"{_ms(longest.ended - longest.began)} for {longest.name}: await operations there."
@@ -288,7 +291,7 @@ def _advice(
                 "them as a graph, or fuse array operations in a batch."
             )
     used = {(op.device, op.stream) for op in operations if op.spans}
-    if len(used) > 1 and busy > 0.5 * seconds and several < MUCH * busy:
+    if len(used) > 1 and busy > MUCH * seconds and several < MUCH * busy:
         yield (
             f"{len(used)} streams took turns, and hardly ran together: start independent "
             "operations with na.gather, and see waits_for for what they wait for."

@@ -101,8 +101,8 @@ def test_dtypes(device: na.Device, dtype: str) -> None:
 @pytest.mark.full
 def test_bfloat16(device: na.Device) -> None:
     x = whole((2, 9))
-    got = host(algorithms.scan(put(x.astype(dtypes.named("bfloat16")))))
-    assert got.dtype == dtypes.named("bfloat16")
+    got = host(algorithms.scan(put(x.astype(dtypes.of_name("bfloat16")))))
+    assert got.dtype == dtypes.of_name("bfloat16")
     np.testing.assert_array_equal(got.astype(np.float32), x.cumsum(axis=1))
 
 

@@ -63,7 +63,7 @@ def test_few_files_have_a_case_for_one_type() -> None:
 
 @pytest.mark.parametrize("name", dtypes.TABLE)
 def test_a_row_is_that_of_its_type(name: str) -> None:
-    dtype, row = dtypes.named(name), dtypes.TABLE[name]
+    dtype, row = dtypes.of_name(name), dtypes.TABLE[name]
     assert dtypes.row_of(dtype) is row and dtypes.check_dtype(name) == dtype
     assert dtype.itemsize == row.nbytes and dtypes.is_element(dtype)
     assert dtypes.of_dlpack(row.dlpack, 8 * row.nbytes) == dtype

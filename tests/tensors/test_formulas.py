@@ -23,7 +23,7 @@ DTYPES = [
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    return dtypes.named("bfloat16") if name == "bfloat16" else np.dtype(name)
+    return dtypes.of_name("bfloat16") if name == "bfloat16" else np.dtype(name)
 
 
 def digest(op: na.DeviceOp[na.Tensor]) -> str:

@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "times": ([("when", "M8[s]", (2,))], r"field 'when' of .*\n.*a field of it for each"),
     "order": ([("n", "i4"), ("x", ">f4")], r"field 'x' of >f4.*native byte order"),
     "long": ([("x", "g")], "field 'x' of float128.*at most 64 bits"),
-    "short": ([("x", dtypes.named("bfloat16"))], r"field 'x' of bfloat16.*\n.*np\.uint16"),
+    "short": ([("x", dtypes.of_name("bfloat16"))], r"field 'x' of bfloat16.*\n.*np\.uint16"),
 }
 
 

@@ -87,6 +87,13 @@ class CudaArray:
         }  # fmt: skip
 
 
+class OrderedView:
+    """An array as Numba and other libraries accept it, where the caller orders their work."""
+
+    def __init__(self, array: CudaArray) -> None:
+        self.__cuda_array_interface__ = array.cuda_array_interface(None)
+
+
 class HostArray(CudaArray):
     """An array in page-locked host memory. Kernels access it, and so do copies whose other end is
     on the device; the driver's copies between two places of the host would wait for the device.

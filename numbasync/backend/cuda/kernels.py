@@ -22,7 +22,7 @@ from numbasync import dtypes
 from numbasync.arguments import shown
 from numbasync.backend.bfloat16_type import register
 from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.cuda.arrays import CudaArray, array_format
+from numbasync.backend.cuda.arrays import CudaArray, OrderedView, array_format
 from numbasync.backend.cuda.checked_cache import check_cache
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
@@ -48,13 +48,6 @@ _SCALARS: dict[type, Any] = {
 }  # fmt: skip
 
 
-class _ForNumba:
-    """An array as Numba's own launch accepts it."""
-
-    def __init__(self, array: CudaArray) -> None:
-        self.__cuda_array_interface__ = array.cuda_array_interface(None)
-
-
 class _Unused:
     """None for Numba's own launch, which does not know it: the pointer that stands for it there."""
 
@@ -67,7 +60,7 @@ def _for_numba(argument: Any) -> Any:
     if isinstance(argument, tuple) and any(isinstance(a, CudaArray | tuple) for a in argument):
         members = tuple(map(_for_numba, argument))
         return type(argument)(*members) if hasattr(argument, "_fields") else members
-    return _ForNumba(argument) if isinstance(argument, CudaArray) else argument
+    return OrderedView(argument) if isinstance(argument, CudaArray) else argument
 
 
 def scalar_type(value: object) -> Any:
@@ -129,7 +122,7 @@ def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
 
 def _bits(value: Any, name: str) -> int:
     """The bits of a number as one of a type that `struct` cannot pack."""
-    dtype = dtypes.named(name)
+    dtype = dtypes.of_name(name)
     return int(np.asarray(value, dtype).view(dtypes.bits_of(dtype)))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from numbasync.arguments import shown
 from numbasync.batch.record.nodes import PLACES
-from numbasync.dtypes import EXTENSIONS, SMALL, is_extension, named
+from numbasync.dtypes import EXTENSIONS, SMALL, is_extension, of_name
 from numbasync.dtypes import is_float as is_float
 from numbasync.dtypes import is_small as is_small
 from numbasync.errors import DTypeError
@@ -204,7 +204,7 @@ def check_dtype(dtype: Any, what: str) -> DType:
         return _KNOWN[dtype]  # one object per type, quick to compare
     try:
         is_named = isinstance(dtype, str) and dtype in EXTENSIONS  # which NumPy may not know yet
-        parsed: DType = named(dtype) if is_named else np.dtype("None" if dtype is None else dtype)
+        parsed: DType = of_name(dtype) if is_named else np.dtype("None" if dtype is None else dtype)
     except Exception:  # TypeError, and whatever an attribute `dtype` raises
         raise DTypeError(
             f"{what}: {shown(dtype)} is not a NumPy dtype; write np.float32."

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from numbasync.batch.run.run import Run
+from numbasync.extending import HostArray
 from numbasync.ops.context import Context
 from numbasync.ops.op import Steps
-from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copy_ops import ToHost
 
 

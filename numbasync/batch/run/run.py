@@ -30,14 +30,14 @@ from numbasync.errors import (
     NoResultError,
     UnsupportedKernelError,
 )
+from numbasync.extending import Home, HostArray, copy
 from numbasync.launch.call import Compile, Launch
 from numbasync.launch.launcher import Launcher
 from numbasync.layout import Layout
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import contiguous
-from numbasync.tensors.copies import HostArray, copy, fill, upload_new
+from numbasync.tensors.copies import fill, upload_new
 from numbasync.tensors.create_ops import FromHost
 from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor

@@ -14,7 +14,7 @@ from numbasync.device.device import Device, devices, use_device
 from numbasync.dtypes import has_nan, is_extension, row_of
 from numbasync.errors import CallerError, DataRaceError, EndlessWaitError
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors import create
+from numbasync.tensors.create import from_host
 from numbasync.tensors.tensor import Tensor
 
 
@@ -155,7 +155,7 @@ def _result(
 ) -> list[Any]:
     """All arrays after one run; None for other arguments."""
     with use_device(device), device.backend.checked(checks):
-        arguments = [create.from_host(a).sync() if isinstance(a, np.ndarray) else a for a in args]
+        arguments = [from_host(a).sync() if isinstance(a, np.ndarray) else a for a in args]
         op = launch(*arguments)
         if not isinstance(op, DeviceOp):
             raise CallerError(

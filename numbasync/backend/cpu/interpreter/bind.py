@@ -147,7 +147,7 @@ def _stand_ins() -> dict[int, tuple[str, Any]]:
     stand_ins = {id(getattr(cuda, name)): (name, getattr(CUDA, name)) for name in names}
     for name, numba_type in dtypes.extension_types().items():
         # As types of Numba they convert nothing outside of kernels.
-        stand_ins[id(numba_type)] = name, dtypes.named(name).type
+        stand_ins[id(numba_type)] = name, dtypes.of_name(name).type
     return stand_ins
 
 

@@ -28,7 +28,13 @@ from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import DIVERGED, RAISED, RECORD_BYTES
 from numbasync.backend.declared_signatures import refuse_in_tuples
-from numbasync.backend.protocols import THREADS_MAY_RETURN, ArgumentAccess, Checks, Dim3
+from numbasync.backend.protocols import (
+    MAY_ALLOCATE,
+    THREADS_MAY_RETURN,
+    ArgumentAccess,
+    Checks,
+    Dim3,
+)
 from numbasync.errors import KernelCompileError
 from numbasync.native import compiled, known
 from numbasync.threads import submit
@@ -74,6 +80,7 @@ class Compiled(ProcessorCode):
             fastmath=bool(target_options.get("fastmath")),
             debug=bool(target_options.get("debug")),
             may_return=getattr(dispatcher, THREADS_MAY_RETURN, False),
+            may_allocate=getattr(dispatcher, MAY_ALLOCATE, False),
             lines=lines,
         )
         self._making = threading.Lock()

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import binding
-from numba.cuda import cgutils, target
+from numba.cuda import cgutils, config, target
 from numba.cuda.core import callconv, codegen, imputils
 from numba.cuda.core import errors as _errors
 from numba.cuda.core.base import (  # pyright: ignore[reportMissingImports]
@@ -115,7 +115,10 @@ class CallConv(callconv.CUDACallConv):  # type: ignore[misc, unused-ignore]
 class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-ignore]
     """The context of one session; what is registered is that of `numba.cuda`, and `OWN`."""
 
-    enable_nrt = False  # no memory is allocated in kernels
+    @property
+    def enable_nrt(self) -> bool:
+        """Whether the kernel may allocate arrays: mostly by Numba's setting for GPUs."""
+        return self.session.options.may_allocate or bool(getattr(config, "CUDA_ENABLE_NRT", False))
 
     def __init__(self, session: Session, compile_subroutine: Callable[..., Any]) -> None:
         """

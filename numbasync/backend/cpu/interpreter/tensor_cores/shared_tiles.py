@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync.dtypes import SMALL, TABLE, is_extension, named
+from numbasync.dtypes import SMALL, TABLE, is_extension, of_name
 from numbasync.errors import MisalignedAccessError, OutOfBoundsError
 from numbasync.tensor_cores import swizzle as swizzles
 from numbasync.tensor_cores.tiles import ELEMENTS, Tile
@@ -129,4 +129,4 @@ def encoded(values: np.ndarray[Any, Any], element: str) -> np.ndarray[Any, Any]:
 @cache
 def _small(element: str) -> np.dtype[Any] | None:
     """The small float of PTX's name; None of another element."""
-    return next((named(name) for name in SMALL if TABLE[name].ptx == element), None)
+    return next((of_name(name) for name in SMALL if TABLE[name].ptx == element), None)
