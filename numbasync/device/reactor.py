@@ -247,9 +247,10 @@ class Reactor:
                 asked.append(stream)
                 continue
             estimate = self.last_waits.get(kind, _UNKNOWN)
-            wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
+            late, least = lateness.seconds, lateness.least
+            wait = estimate.seconds_until_poll(elapsed, late, spin, least)
             if elapsed >= spin and (
-                lateness.is_long or estimate.needs_notification(elapsed, lateness.seconds)
+                lateness.is_long or estimate.needs_notification(elapsed, late, least)
             ):
                 asked.append(stream)
             elif elapsed >= spin and estimate.is_far(elapsed, lateness.seconds):
