@@ -552,7 +552,8 @@ class Times:
         began, ended = row.began, None if behind is None else behind.time
         if front is not None and front.time is not None:
             began = max(began, front.time)
-            is_own = front.recorded >= row.began and front.place > self._first + self._before[i]
+            is_own = front.recorded >= row.began - NOTE_ERROR_NS
+            is_own &= front.place > self._first + self._before[i]
             is_own &= following is None or (
                 behind is not None and behind.place <= self._first + following
             )
