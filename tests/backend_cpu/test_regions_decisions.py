@@ -396,6 +396,6 @@ def test_values_of_large_kernels_are_not_numbered(monkeypatch: pytest.MonkeyPatc
     assert "new_gvn" in passes
 
     passes.clear()
-    monkeypatch.setattr(prepare, "MOST_NUMBERED", 0)
+    monkeypatch.setattr(prepare, "LARGE", 0)
     prepare.prepare(module, "kernel", turn_loops=True)
     assert passes and "new_gvn" not in passes

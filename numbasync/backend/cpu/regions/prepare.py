@@ -23,7 +23,7 @@ from numbasync.backend.cpu.regions.turned_loops import cut_with_turned_loops
 
 MOST_THREADS = 1024  # of a block
 MOST_BLOCKS = 2147483646  # of a grid along an axis
-MOST_NUMBERED = 5000  # lines of LLVM's text
+LARGE = 5000  # lines of LLVM's text
 _INLINE = (
     "always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine",
     "sroa",
@@ -82,6 +82,9 @@ def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
     _name_simply(module, name)
     hidden, places = _hide_places(str(module), name)
     module = llvm.parse_assembly(hidden)
+    if hidden.count("\n") > LARGE:
+        # Before there are a thousand copies of a small function: it takes ten seconds behind that.
+        run_passes(module, ("sroa",))
     run_passes(module, _INLINE)
     run_passes(module, _simplifying(str(module)))
     parsed = parse_module(str(module), name)
@@ -97,7 +100,7 @@ def _simplifying(text: str) -> Iterator[str]:
     LLVM ends the process if numbering its values takes one of them up a hundred times, which
     happens in code of ten thousand lines with loops in loops. Such code goes without numbers.
     """
-    is_large = text.count("\n") > MOST_NUMBERED
+    is_large = text.count("\n") > LARGE
     return (name for name in _SIMPLIFY if not (is_large and name == "new_gvn"))
 
 
