@@ -32,6 +32,7 @@ from numbasync.backend.cpu.regions.tests_first import test_first
 
 FEW_ROUNDS = 16  # LLVM writes such a loop out
 MOST_CARRIED = 6  # values of a thread that change from round to round
+MOST_TURNED = 6  # loops: each has copies of its code, which are most of what LLVM compiles
 _TURN = "call void @na.turn(i32 -1)"
 
 
@@ -49,7 +50,7 @@ def cut_with_turned_loops(function: Function) -> CutKernel:
         judge = _Judge(kernel)
         refused = [h for h in candidates if not judge.is_worth_it(h)]
         if not refused:
-            return kernel
+            return kernel if len(candidates) <= MOST_TURNED else plain
         candidates = [h for h in candidates if h not in refused]
     return plain
 
