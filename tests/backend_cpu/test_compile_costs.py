@@ -124,11 +124,14 @@ def with_two_loops(z, x):
         z[i] += x[i]
 
 
-@pytest.mark.parametrize(("most", "regions"), [(2, 4), (1, 1)])
+@pytest.mark.parametrize(
+    ("limit", "most", "regions"),
+    [("MOST_TURNED", 2, 4), ("MOST_TURNED", 1, 1), ("MOST_JUDGED", 2, 4), ("MOST_JUDGED", 1, 1)],
+)
 def test_few_loops_of_a_kernel_are_turned(
-    monkeypatch: pytest.MonkeyPatch, most: int, regions: int
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, regions: int
 ) -> None:
-    monkeypatch.setattr(turned_loops, "MOST_TURNED", most)
+    monkeypatch.setattr(turned_loops, limit, most)
     x = np.ones(100, np.float32)
     blocks = Blocks(with_two_loops, (np.zeros_like(x), x), row=True)
     assert blocks.code.notes["regions"] == regions

@@ -20,7 +20,6 @@ from numbasync.backend.cpu.regions.divergence import (
 from numbasync.backend.cpu.regions.flow import (
     NaturalLoop,
     natural_loops,
-    predecessors,
     that_return,
 )
 from numbasync.backend.cpu.regions.function_text import Function
@@ -33,6 +32,7 @@ from numbasync.backend.cpu.regions.tests_first import test_first
 FEW_ROUNDS = 16  # LLVM writes such a loop out
 MOST_CARRIED = 6  # values of a thread that change from round to round
 MOST_TURNED = 6  # loops: each has copies of its code, which are most of what LLVM compiles
+MOST_JUDGED = 50  # loops: with so many, most are short ones of functions that were inlined
 _TURN = "call void @na.turn(i32 -1)"
 
 
@@ -45,7 +45,7 @@ def cut_with_turned_loops(function: Function) -> CutKernel:
     test_first(function)
     tested = cut(_copy(function))
     candidates = [loop.header for loop in _innermost(tested) if _may_be_turned(tested, loop)]
-    while candidates:
+    while 0 < len(candidates) <= MOST_JUDGED:
         kernel = cut(_with_turns(function, candidates))
         judge = _Judge(kernel)
         refused = [h for h in candidates if not judge.is_worth_it(h)]
@@ -134,7 +134,11 @@ def _with_turns(function: Function, headers: list[str]) -> Function:
 
 def _move_out(function: Function, loop: NaturalLoop) -> None:
     """Make before the loop what is the same in each round, such as `cuda.gridsize(1)`."""
-    before = [b for b in predecessors(function.successors())[loop.header] if b not in loop.blocks]
+    before = [
+        b
+        for b, code in function.blocks.items()
+        if loop.header in code[-1].labels and b not in loop.blocks
+    ]
     if len(before) != 1:
         return
     inside = {i.result for b in loop.blocks for i in function.blocks[b] if i.result}
