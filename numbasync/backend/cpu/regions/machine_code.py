@@ -73,6 +73,7 @@ class Code:
         is_row: only for blocks with one row of threads: `y` and `z` are 1.
         cooperative: blocks that meet: each has memory of its own. A call runs each of them to the
             next barrier of the grid, whose number is then in its memory (`record.WAITS_AT`).
+        most_merged: how many threads a block may have that is made of several; 0 if none may be.
         sites: the place of each barrier, by its number.
         notes: what the compilation found, for tests and for whoever measures.
     """
@@ -86,6 +87,7 @@ class Code:
     thread_bytes: int
     is_row: bool
     cooperative: bool
+    most_merged: int
     sites: list[int]
     notes: dict[str, Any] = field(default_factory=dict)
     _engine: Any = field(default=None, repr=False, compare=False)
