@@ -119,7 +119,7 @@ def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> 
 
 
 @compiled
-def claimed(op: Any) -> Any:
+def consume_op(op: Any) -> Any:
     """`op`, consumed: the right to run it belongs to the caller.
 
     Raises:
@@ -154,11 +154,11 @@ def enqueue_on(
     if submission is not None:
         submission.detached = True
         return submission, op.result()
-    return enqueued_by_steps(op, stream, pool, call_site(3))
+    return enqueue_by_steps(op, stream, pool, call_site(3))
 
 
 @compiled
-def enqueued_by_steps(
+def enqueue_by_steps(
     op: Operation[T], stream: Stream, pool: MemoryPool | None, site: CallSite | None
 ) -> tuple[Submission, T]:
     """`enqueue_on` of an operation that is consumed, and has no fast path."""
@@ -193,11 +193,11 @@ def _sync(op: Operation[T], stream: Stream) -> T:
             raise
         submission.raise_error()
         return op.result()
-    return synchronised_by_steps(op, stream, call_site(3))
+    return sync_by_steps(op, stream, call_site(3))
 
 
 @compiled
-def synchronised_by_steps(op: Operation[T], stream: Stream, site: CallSite | None) -> T:
+def sync_by_steps(op: Operation[T], stream: Stream, site: CallSite | None) -> T:
     """`sync_on` of an operation that is consumed, and has no fast path."""
     with exclusive.region():
         ctx = context_for(op, stream, None, site)
@@ -239,7 +239,7 @@ def sync(op: Operation[T]) -> T:
 
 def schedule(op: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
     """Choose stream and pool now; the first await starts the work."""
-    return DeviceFuture(claimed(op), stream_for(op, policy))
+    return DeviceFuture(consume_op(op), stream_for(op, policy))
 
 
 def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) -> DeviceFuture[T]:
@@ -254,13 +254,13 @@ def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) 
         >>> future.done()
         True
     """
-    future = DeviceFuture(claimed(op), stream_for(op, policy))
+    future = DeviceFuture(consume_op(op), stream_for(op, policy))
     future.start()
     return future
 
 
 @compiled
-def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
+def await_on_loop(op: Operation[T]) -> Generator[Any, None, T]:
     """The implementation of `await op`: run on a stream of the policy of its home."""
     op.consume()
     if _get_running_loop() is None:
@@ -275,7 +275,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
             exclusive.check()
             submission = try_enqueue(op, stream, signal=False)  # `wait` adds a signal if needed
         if submission is None:
-            return (yield from awaiting_steps(op, stream))
+            return (yield from await_by_steps(op, stream))
         if submission.done:
             yield from reactor.need_not_wait()
         else:
@@ -289,7 +289,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
 
 
 @compiled
-def awaiting_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
+def await_by_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
     """The rest of `await op` for an operation that is run step by step on `stream`."""
     return DeviceFuture(op, stream).__await__()
 

@@ -32,7 +32,7 @@ class Runs:
 
     @compiled
     def __await__(self: Operation[T]) -> Generator[Any, None, T]:
-        return run.awaiting(self)
+        return run.await_on_loop(self)
 
     @compiled
     def sync(self: Operation[T]) -> T:

@@ -309,6 +309,8 @@ async def test_a_wrong_home_is_named(device: na.Device) -> None:
             run(op)
     with pytest.raises(OperationError, match="home 5"):
         await NowhereAtHome()
+    with pytest.raises(OperationError, match="NowhereAtHome has the home 5"):
+        na.zip(na.ones(1), NowhereAtHome()).sync()
     with pytest.raises(OperationError, match="Never has the home 5"):
 
         class Never(DeviceOp[Any]):
