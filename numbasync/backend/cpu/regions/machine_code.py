@@ -33,6 +33,8 @@ def target_machine(triple: str = "", cpu: str = "", features: str = "", level: i
 
 def loaded(object_code: bytes) -> Any:
     """The engine that has machine code in memory, and keeps it there as long as it lives."""
+    llvm.initialize_native_target()  # Numba does not, where NUMBA_DISABLE_JIT is set
+    llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
