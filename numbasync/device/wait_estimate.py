@@ -53,21 +53,26 @@ class WaitEstimate:
         self._last: tuple[float, ...] = ()
         self._low = self._high = 0.0  # of the two waits that were alike; 0: there are none
         self._is_sure = False  # the last two were
-        self._was_early = False  # the last wait was, of those that something had foreseen
+        self._was_early = False  # the end of the last wait was not foreseen so early
         self._least = 0.0  # the shortest of two or three waits
         self.is_long = False
 
-    def note(self, seconds: float, is_early: bool = False) -> None:
-        """Note the duration of a wait.
+    def note(self, seconds: float, sooner: float = 0.0, by_timer: bool = False) -> None:
+        """Note a wait, whose end was seen after so many seconds.
+
+        What was done before a timer ended the sleep, and before it was due, was so for a time that
+        nobody knows. Noted as it is, what is foreseen would creep towards what is; the second time
+        in a row it is forgotten instead.
 
         Args:
-            is_early: the work was done during a sleep that a timer ended, and so earlier than this
-                by a time that nobody knows. Noted as it is, what was foreseen would creep towards
-                what is; the second time in a row it is forgotten instead.
+            sooner: how much earlier the loop should have looked, as where it was asleep.
+            by_timer: a timer has ended a sleep, and the work was done by then.
         """
+        is_early = by_timer and seconds < self._low
         if is_early and self._was_early:
             self._last = ()
-        self._was_early = is_early and (self._is_sure or self._was_early)
+        self._was_early = is_early
+        seconds -= sooner
         self._last = (*self._last[-2:], seconds)
         self._low = self._high = 0.0
         pairs = itertools.combinations(reversed(self._last), 2)  # the last two waits come first
@@ -163,14 +168,16 @@ class LastWaits(Memo[Hashable, WaitEstimate]):
         estimate = self.get(kind_of(work)) if self else None
         return estimate is not None and estimate.is_long
 
-    def note(self, kind: Hashable, seconds: float, is_early: bool = False) -> None:
-        """Note how long a wait for work of this kind took; `is_early` as in `WaitEstimate.note`."""
+    def note(
+        self, kind: Hashable, seconds: float, sooner: float = 0.0, by_timer: bool = False
+    ) -> None:
+        """Note a wait for work of this kind, as `WaitEstimate.note` does."""
         estimate = self.get(kind)
         if estimate is None:
-            if seconds <= SHORT_S:
+            if seconds - sooner <= SHORT_S:
                 return
             estimate = self[kind] = WaitEstimate()
-        estimate.note(seconds, is_early)
+        estimate.note(seconds, sooner, by_timer)
 
 
 class Lateness:

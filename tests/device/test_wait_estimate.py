@@ -162,22 +162,30 @@ def test_what_is_due_late_notifies_the_loop_before() -> None:
 
 
 def test_what_was_foreseen_too_late_twice_is_forgotten() -> None:
-    for earlier in ((), (False,)):
+    for between in ((), (8 * MS,)):
         estimate = after(8 * MS, 8 * MS)
-        estimate.note(5 * MS, is_early=True)
-        for is_early in earlier:
-            estimate.note(5 * MS, is_early)
-        estimate.note(5 * MS, is_early=True)
-        assert (estimate.window(LATE) == (0.0, 0.0)) == (not earlier), "two in a row"
-    estimate.note(5 * MS)
-    estimate.note(5 * MS)
+        estimate.note(5 * MS, by_timer=True)
+        for seconds in between:
+            estimate.note(seconds)
+        estimate.note(5 * MS, by_timer=True)
+        assert (estimate.window(LATE) == (0.0, 0.0)) == (not between), "two in a row"
+    estimate = after(8 * MS, 8 * MS)
+    for _ in range(4):
+        estimate.note(5 * MS, by_timer=True)
     assert estimate.window(LATE)[0] < 5 * MS < estimate.window(LATE)[1], "and known again"
+
+
+def test_a_late_timer_is_not_work_that_is_early() -> None:
+    estimate = after(1 * MS, 1 * MS)
+    for _ in range(5):
+        estimate.note(1.1 * MS, sooner=0.1 * MS, by_timer=True)
+        assert estimate.window(LATE)[0] < 1 * MS < estimate.window(LATE)[1]
 
 
 def test_waits_that_nothing_foresaw_are_not_early() -> None:
     estimate = WaitEstimate()
     for _ in range(3):
-        estimate.note(5 * MS, is_early=True)
+        estimate.note(5 * MS, by_timer=True)
     assert estimate.window(LATE)[0] < 5 * MS < estimate.window(LATE)[1]
 
 
