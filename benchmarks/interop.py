@@ -45,8 +45,8 @@ NOTHING = "a call of Python that does nothing"
 READ = "numbasync: a tensor of {}"
 READING = (
     "An array of 4,096 elements that another library has made: its address, shape, strides and "
-    "dtype, the library's current stream, and a tensor of it, as each launch of it makes one. "
-    "{calls} calls a round, each from Python."
+    "dtype, the library's current stream, and a tensor of it, as each launch of it makes one while "
+    "an earlier one is in flight. {calls} calls a round, each from Python."
 )
 METHOD = (
     "z = x + y of 4,096 float32, three arrays of one library; each round is {calls} calls, on one "
@@ -123,10 +123,11 @@ def reading(what: str, array: Any, numbers: np.ndarray[Any, Any]) -> Case:
     if reader is None:
         raise TypeError(f"{type(array).__name__} has no reader")
 
+    tensor = imported(array, reader)  # which lives as long as the case
+    if tensor is None:
+        raise TypeError(f"{type(array).__name__} is left to the protocols")
+
     async def check() -> None:
-        tensor = imported(array, reader)
-        if tensor is None:
-            raise TypeError(f"{type(array).__name__} is left to the protocols")
         elements = await tensor.to_host()
         np.testing.assert_array_equal(elements.view(numbers.dtype), numbers)
 

@@ -30,7 +30,7 @@ PEERS = (
     ("CuPy", "cupy_peer", ("interop", "reading")),
     ("PyTorch", "torch_peer", ("interop", "reading")),
     ("cuda.core", "core_peer", ("interop", "reading")),
-    ("RMM", "rmm_peer", ("interop",)),
+    ("RMM", "rmm_peer", ("interop", "reading")),
     ("JAX", "jax_peer", ("interop", "reading")),
     ("CuPy", "cupy_peer", ("alloc", "copy", "trip", "batch_chain")),
     ("CuPy RawKernel", "cupy_peer", ("launch", "await", "flight")),

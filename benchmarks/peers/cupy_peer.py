@@ -92,9 +92,11 @@ def of_interop(ordinal: int) -> list[Case]:
     cupy.cuda.Device().synchronize()
 
     def case(name: str, call: Callable[[], object], within: Any = None) -> Case:
-        return interop.case(
-            name, call, cupy.cuda.Device().synchronize, lambda: cupy.asnumpy(z), within
-        )
+        return interop.case(name, call, drain, lambda: cupy.asnumpy(z), within)
+
+    def drain() -> None:
+        cupy.cuda.Device().synchronize()
+        ours.synchronize()  # whose launches would else be retired in the time of the next case
 
     return [
         case(interop.CUPY, lambda: interop.add(z, x, y).async_on(ours)),

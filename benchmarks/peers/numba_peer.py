@@ -41,7 +41,11 @@ def of_interop(ordinal: int) -> list[Case]:
     kernel = interop.add.kernel[(interop.SIZE + 127) // 128, 128, theirs]
 
     def case(name: str, call: Callable[[], object]) -> Case:
-        return interop.case(name, call, cuda.synchronize, z.copy_to_host)
+        return interop.case(name, call, drain, z.copy_to_host)
+
+    def drain() -> None:
+        cuda.synchronize()
+        ours.synchronize()  # whose launches would else be retired in the time of the next case
 
     return [
         case(interop.NUMBA, lambda: interop.add(z, x, y).async_on(ours)),

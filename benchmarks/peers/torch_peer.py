@@ -50,7 +50,11 @@ def of_interop(ordinal: int) -> list[Case]:
         def result() -> Any:
             return out.cpu().numpy() if out is z else out.to_host().sync_on(ours)
 
-        return interop.case(name, call, torch.cuda.synchronize, result, within)
+        return interop.case(name, call, drain, result, within)
+
+    def drain() -> None:
+        torch.cuda.synchronize()
+        ours.synchronize()  # whose launches would else be retired in the time of the next case
 
     class Behind:
         """While it is current, PyTorch's stream has work for longer than a round."""

@@ -12,7 +12,12 @@ from numbasync import dtypes
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis
 from numbasync.algorithms.operators import Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS
-from numbasync.algorithms.scan_kernels import each_of, scan_block, scan_kernel
+from numbasync.algorithms.scan_kernels import (
+    each_of,
+    scan_block,
+    scan_kernel,
+    scan_row_kernel,
+)
 from numbasync.arguments import check_bool, is_one_of, shown
 from numbasync.errors import CallerError
 from numbasync.layout import Shape
@@ -164,21 +169,37 @@ def scan_rows(
     state = operator.states[0]
     block = scan_block(n, columns, each_of(state))
     parts = -(-n // (block.along * each_of(state)))
-    across = -(-columns // block.columns) * -(-rows // block.rows)
-    what = (state, operator.lift, operator.combine, operator.finish, block, is_first)
-    last = scan_kernel(*what, False, parts > 1, start is not None, is_exclusive)
+    blocks = -(-columns // block.columns) * -(-rows // block.rows)
+    is_row = block.along == THREADS
+    out = operator.out if is_first else state
+
+    def kernel(is_total: bool, has_before: bool, has_start: bool, is_exclusive: bool) -> Any:
+        what = state, operator.lift, operator.combine, operator.finish
+        how = is_first, is_total, has_before, has_start, is_exclusive
+        if is_row:
+            return scan_row_kernel(*what, x.dtype, state if is_total else out, *how)
+        return scan_kernel(*what, block, *how)
+
+    seen = x.reshape((rows, 1, n)) if is_row else x
+    last = kernel(False, parts > 1, start is not None, is_exclusive)
     first = 0 if start is None else start
 
     def write(before: Tensor) -> DeviceOp[Tensor]:
-        return empty(x.shape, operator.out if is_first else state).then(
-            lambda z: last[across * parts, THREADS](z, x, before, first, parts).map(lambda _: z)
+        return (
+            empty(seen.shape, out)
+            .then(
+                lambda z: last[blocks * parts, THREADS](z, seen, before, first, parts).map(
+                    lambda _: z
+                )
+            )
+            .reshape(x.shape)
         )
 
     if parts == 1:
         return write(x)
     full = parts - 1  # of the last chunk nothing is behind
-    totals = scan_kernel(*what, True, False, False, False)
+    totals = kernel(True, False, False, False)
     made: DeviceOp[Tensor] = empty((rows, full, columns), state).then(
-        lambda z: totals[across * full, THREADS](z, x, x, 0, full).map(lambda _: z)
+        lambda z: totals[blocks * full, THREADS](z, seen, x, 0, full).map(lambda _: z)
     )
     return made.then(lambda z: scan_rows(operator, z, is_first=False)).then(write)

@@ -21,6 +21,7 @@ LEGACY, PER_THREAD = 1, 2  # the default streams, as the driver and the protocol
 MOST_QUICK_AXES = 8
 MOST_KINDS = 4096  # of places, and of shapes
 _BYTES = np.dtype(np.int8)  # as DLPack describes a buffer of cuda.core
+_UNSIGNED_BYTES = np.dtype(np.uint8)  # as the interface of arrays describes one of RMM
 
 
 class ArrayView(NamedTuple):
@@ -64,6 +65,8 @@ def by_attributes(cls: type) -> Any:
         return NumbaArrays()
     if cls.__module__.startswith("cuda.core.") and name == "Buffer":
         return CoreBuffers()
+    if package == "rmm" and name == "DeviceBuffer" and hasattr(cls, "ptr"):
+        return RmmBuffers()
     if package == "jaxlib" and name == "ArrayImpl" and hasattr(cls, "unsafe_buffer_pointer"):
         return JaxArrays()
     return None
@@ -143,6 +146,24 @@ class CoreBuffers(AttributesAlone):
             return _view(ArrayView, (x.device_id, int(x.handle), _BYTES, (x.size,), (1,), 0, None))
         except (RuntimeError, TypeError, ValueError):
             return None  # it is closed
+
+
+class RmmBuffers(AttributesAlone):
+    """RMM, whose buffers are bytes, and name no stream: their user keeps the order. The driver is
+    asked for their GPU.
+    """
+
+    def __init__(self) -> None:
+        from numbasync.backend.cuda.pointers import ordinal_at
+
+        self._ordinal_at = ordinal_at
+
+    def read(self, x: Any) -> ArrayView | None:
+        address = x.ptr
+        ordinal = self._ordinal_at(address) if address else None
+        if ordinal is None:
+            return None  # the protocol says why
+        return _view(ArrayView, (ordinal, address, _UNSIGNED_BYTES, (x.size,), (1,), 0, None))
 
 
 class JaxArrays(AttributesAlone):

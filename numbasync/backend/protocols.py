@@ -222,6 +222,13 @@ class Device(Protocol):
         """Whether `host_buffer` is memory that other devices copy from and to without blocking."""
         ...
 
+    def cupti(self) -> Any | None:
+        """The module `cupti.cupti`, which tells what ran on the device; None where it is not
+        installed, or can tell nothing of such devices. Raises what it raises where it finds no
+        library.
+        """
+        ...
+
     @property
     def counts_steps(self) -> bool:
         """Whether times of events are numbers of steps, drawn by a seed, and not of a clock."""

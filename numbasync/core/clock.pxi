@@ -20,7 +20,7 @@ cdef extern from *:
     #include <x86intrin.h>
     #define NA_FRESH 1000000 /* nanoseconds, after which the kernel is asked again */
     #define NA_OLD 1000000000 /* nanoseconds, after which ticks are counted anew */
-    #define NA_QUICK 5000 /* ticks in which the kernel answers a thread that is not interrupted */
+    #define NA_QUICK 1500 /* ticks in which the kernel answers a thread that is not interrupted */
 
     /* The caller holds the GIL. */
     static struct {

@@ -216,7 +216,9 @@ cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
         enter(calls.device)
     if is_capturing(<void*>other, &status) != 0 or status != 0:
         return False
-    numbers = calls.device.events.numbers
+    numbers = calls.spare
+    if numbers is None:
+        numbers = calls.spare = calls.device.events.numbers
     event = numbers.pop() if PyList_GET_SIZE(numbers) else calls.device.events.take()
     number = <void*><uintptr_t>event
     # Whether the other stream is idle is not asked: a query takes longer than both of these.

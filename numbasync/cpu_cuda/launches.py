@@ -336,9 +336,6 @@ def replacements() -> list[tuple[Any, str, Any]]:
     home = module("dispatcher")
     kind = home.CUDADispatcher
 
-    def nothing(self: object, *args: object, **kwargs: object) -> None:
-        """No cache on disk: that of the CPU device keeps all kernels."""
-
     def itself(self: object, *args: object) -> object:
         return self
 
@@ -374,7 +371,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (home._LaunchConfiguration, "__call__", launch), (kind, "call", call),
         (home._LaunchConfiguration, "__getstate__", state),
         (kind, "compile", compile),
-        (kind, "enable_caching", nothing), (kind, "specialize", itself),
+        (kind, "specialize", itself),
         (home.ForAll, "_compute_thread_per_block", threads),
     ]  # fmt: skip
     return made + [(kind, name, refuse(f"code for GPUs: {name}")) for name in _OF_THE_CODE]

@@ -247,9 +247,10 @@ class Reactor:
                 asked.append(stream)
                 continue
             estimate = self.last_waits.get(kind, _UNKNOWN)
-            wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
+            late, least = lateness.seconds, lateness.least
+            wait = estimate.seconds_until_poll(elapsed, late, spin, least)
             if elapsed >= spin and (
-                lateness.is_long or estimate.needs_notification(elapsed, lateness.seconds)
+                lateness.is_long or estimate.needs_notification(elapsed, late, least)
             ):
                 asked.append(stream)
             elif elapsed >= spin and estimate.is_far(elapsed, lateness.seconds):
@@ -258,12 +259,12 @@ class Reactor:
                 seconds, is_timed = wait, True
         return seconds, is_timed and seconds > 0, asked, far
 
-    def _settle(self, has_slept: bool = False, is_early: bool = False) -> bool:
+    def _settle(self, has_slept: bool = False, by_timer: bool = False) -> bool:
         """Wake every waiter whose sequence number was passed; whether there was any.
 
         Args:
             has_slept: the loop was asleep until now.
-            is_early: what has passed did so before the time that ended the sleep.
+            by_timer: the time of its timer ended the sleep, not a notification.
         """
         moved = False
         waiter: _Waiter | None
@@ -286,20 +287,20 @@ class Reactor:
                 moved = True
                 self._completed += count
                 del queue[:count]
-                self._note_end(stream, kind, has_slept, is_early)
+                self._note_end(stream, kind, has_slept, by_timer)
                 if not queue:
                     del self._queues[stream], self._began[stream]
                     self._asked.pop(stream, None)
         return moved
 
-    def _note_end(self, stream: Watched, kind: Hashable, has_slept: bool, is_early: bool) -> None:
+    def _note_end(self, stream: Watched, kind: Hashable, has_slept: bool, by_timer: bool) -> None:
         """Note the end of the wait for the first of a queue, which begins the next one's."""
         if 0 < stream.spin_seconds < math.inf:
             now = time.perf_counter()
             if kind is not None:
                 # Work that was done before the loop woke: it has to wake earlier the next time.
-                early = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
-                self.last_waits.note(kind, now - self._began[stream] - early, is_early)
+                sooner = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
+                self.last_waits.note(kind, now - self._began[stream], sooner, by_timer)
             self._began[stream] = now
 
     def _fail(self, stream: Watched, error: Exception) -> None:

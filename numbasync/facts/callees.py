@@ -134,6 +134,11 @@ def is_atomic(callee: Any) -> bool:
     return any(callee is f for f in vars(cuda.atomic).values())
 
 
+def overwrites(callee: Any) -> bool:
+    """Whether a known function uses no value of what it stores to: it is no atomic operation."""
+    return not is_atomic(callee) and "atomic" not in _named(callee)[0].lower()
+
+
 def function_of(callee: Any) -> FunctionType | None:
     """The Python function of a device function, a kernel, or a launcher; None for other objects."""
     function = getattr(callee, "py_func", None)

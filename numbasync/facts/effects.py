@@ -306,9 +306,15 @@ class _Reader:
         """The parameters of which a callee may use a value."""
         args, rest, named = list(call.args), call.vararg, dict(call.kws)
         function = callees.function_of(callee)
+        if isinstance(callee, Method):
+            return self._held([*call.list_vars(), callee.owner])
+        if callee is len:
+            return set()
         if function is None or getattr(call, "varkwarg", None) is not None:
-            owner = [callee.owner] if isinstance(callee, Method) else []
-            return set() if callee is len else self._held([*call.list_vars(), *owner])
+            known = None if callee is UNKNOWN else callees.known(callee, len(args))
+            if known is None or named or rest is not None or not callees.overwrites(callee):
+                return self._held(call.list_vars())
+            return self._held(v for i, v in enumerate(args) if i not in known[0])
         reads = self._ask(function).reads
         return self._held(
             variable

@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict, deque
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from time import perf_counter_ns
 from typing import Any
@@ -20,6 +21,7 @@ from numbasync.device.device import Device, known_devices
 from numbasync.device.journal import Row, new_journal, who
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
+from numbasync.timeline.activities import Activities
 from numbasync.timeline.clock import Clock
 from numbasync.timeline.records import (
     TracedCompilation,
@@ -39,6 +41,7 @@ PAUSE = 200
 LONGEST_PAUSE_NS = 3_000_000
 LATEST_NS = 20_000_000
 NEVER = 1 << 62
+NOTE_ERROR_NS = 1_000  # how far the time of a note may be off, which ticks of the processor tell
 MOST_OPEN = 10_000  # operations that are being enqueued; of some the end is never told
 
 Spans = tuple[tuple[int, int | None], ...]
@@ -117,6 +120,8 @@ class TraceRecorder:
         self._unread: deque[Mark] = deque()
         self._compilations: deque[TracedCompilation] = deque(maxlen=most)
         self._clocks: dict[Device, Clock | None] = {}
+        self._activities: Activities | None = None
+        self._told_by_cupti: set[Device] = set()
         self._reading = threading.Lock()
         self._failures: dict[str, int] = {}
         self._marked = count(1)
@@ -129,10 +134,28 @@ class TraceRecorder:
         microseconds and would else be a part of the first operation; then look at memory and loops.
         """
         for device in known_devices():
-            if self._has_marks and not device.backend.counts_steps:
+            if self._is_exact:
+                self._record_activities(device)
+            if self._has_marks and not (
+                device in self._told_by_cupti or device.backend.counts_steps
+            ):
                 self._clock_of(device)
         self.start_ns = perf_counter_ns()
         self.sampler.start()
+
+    def _record_activities(self, device: Device) -> None:
+        """Have CUPTI record what GPUs run, where it can: then no event is on their streams."""
+        try:
+            cupti = device.backend.cupti()
+            if cupti is None:
+                return
+            if self._activities is None:
+                activities = Activities(cupti)
+                activities.start()
+                self._activities = activities
+            self._told_by_cupti.add(device)
+        except Exception as error:  # no library, or a profiler has it for itself: there are events
+            self._failed(device, error)
 
     # --- the calls of `tracing.Recorder` ---
 
@@ -241,6 +264,8 @@ class TraceRecorder:
             return mark
         if type(stream) is not Stream:
             return None
+        if stream.device in self._told_by_cupti:
+            return None
         # A seeded order must not depend on the time.
         if not (is_needed or self.journal.due <= before or stream.device.backend.counts_steps):
             return None
@@ -308,6 +333,8 @@ class TraceRecorder:
         """Note the end of the trace, and mark what is in flight then."""
         self.end_ns = perf_counter_ns()
         self.sampler.stop()
+        if self._activities is not None:
+            self._activities.stop()
         self._open.clear()
         rows = self._rows()
         self._look(rows)
@@ -338,7 +365,10 @@ class TraceRecorder:
     @property
     def clock_error(self) -> float:
         """How far the device times may be off from the host's, in seconds."""
-        return max((c.error_ns for c in self._clocks.values() if c is not None), default=0) / 1e9
+        errors = [clock.error_ns for clock in self._clocks.values() if clock is not None]
+        if self._activities is not None:
+            errors.append(self._activities.error_ns)
+        return (max(errors, default=0) + NOTE_ERROR_NS) / 1e9
 
     @property
     def problems(self) -> list[str]:
@@ -375,6 +405,10 @@ class TraceRecorder:
         times = Times(rows, self.journal.count - len(rows), list(self._marks), seen)
         places = {id(row.more): i for i, row in enumerate(rows) if row.more is not None}
         operations = [self._operation(row, times, i, places) for i, row in enumerate(rows)]
+        if self._activities is not None:
+            for i, spans in self._activities.of(rows).items():
+                told = tuple((self._seconds(a), self._seconds(b)) for a, b in spans)
+                operations[i] = replace(operations[i], spans=told, is_measured=True)
         found = {(op.stream, op.sequence): op for op in operations if op.sequence}
         on_streams: dict[int, list[TracedOperation]] = defaultdict(list)
         for op in sorted(found.values(), key=lambda op: op.sequence):
@@ -518,7 +552,8 @@ class Times:
         began, ended = row.began, None if behind is None else behind.time
         if front is not None and front.time is not None:
             began = max(began, front.time)
-            is_own = front.recorded >= row.began and front.place > self._first + self._before[i]
+            is_own = front.recorded >= row.began - NOTE_ERROR_NS
+            is_own &= front.place > self._first + self._before[i]
             is_own &= following is None or (
                 behind is not None and behind.place <= self._first + following
             )

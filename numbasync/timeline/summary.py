@@ -14,6 +14,7 @@ from numbasync.timeline.records import TracedCompilation, TracedOperation, Trace
 
 MOST_WAITS = 5
 MOST_STEPS = 100  # of a critical path
+MOST_NAMED = 6  # of these, in the table
 # What advice is given for: parts of the time of the trace, and seconds.
 MUCH = 0.05
 LATE = 1e-3
@@ -110,11 +111,13 @@ class TraceSummary:
                 (f"{wait.how} of {who}", f"{_ms(wait.ended - wait.began)} for {wait.name}{woken}")
             )
         if len(self.critical_path) > 1:
-            path = " -> ".join(
+            last = [
                 f"{op.name} ({'' if op.is_measured else 'at most '}{_ms(op.seconds)})"
-                for op in self.critical_path
-            )
-            rows.append(("the longest waited for", path))
+                for op in self.critical_path[-MOST_NAMED:]
+            ]
+            more = len(self.critical_path) - len(last)
+            before = [f"{more} before"] if more else []
+            rows.append(("the longest waited for", " -> ".join(before + last)))
         return rows + [("advice", sentence) for sentence in self.advice]
 
     @property

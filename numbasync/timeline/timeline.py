@@ -300,8 +300,10 @@ def trace(max_operations: int = MOST, *, exact: bool = False) -> Timeline:
 
     Args:
         max_operations: the newest are kept, so many at most.
-        exact: events around each operation, whatever that takes. Else those that follow one another
-            too quickly for that have common bounds instead: see `TracedOperation.is_measured`.
+        exact: events around each operation, whatever that takes; of a GPU that the program has used
+            before, CUPTI's records of each kernel, where `cupti-python` is installed. Else those
+            that follow one another too quickly for events have common bounds instead: see
+            `TracedOperation.is_measured`.
 
     Raises:
         StateError: another trace is open, when this one is opened.

@@ -284,11 +284,12 @@ def test_no_races(device: na.Device) -> None:
     from numbasync.algorithms.reduce_kernels import reduce_kernel
 
     operator = named("sum", np.dtype(np.float32))
-    for n, columns in ((300, 1), (1000, 1), (50, 5)):
+    for n, columns in ((300, 1), (1024, 1), (50, 5)):
         block = block_of(n, columns)
         kernel = reduce_kernel(
-            operator.states, operator.lift, operator.combine, operator.finish, block, True, True
-        )
+            operator.states, operator.lift, operator.combine, operator.finish, block, True, True,
+            operator.out,
+        )  # fmt: skip
         x = numbers((2, n, columns))
         z = np.zeros((2, 1, columns), np.float32)
 

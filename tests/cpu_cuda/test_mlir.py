@@ -125,6 +125,8 @@ def test_its_programs_run_by_the_switch(other: Any) -> None:
 
         within[2, 3](a)
         assert a.copy_to_host().tolist() == [9] * 6
+        with pytest.raises(UnsupportedKernelError, match="inspect_mlir"):
+            within.inspect_mlir()
     assert theirs.jit is own and type(before).__getitem__.__qualname__.startswith("MLIRDispatcher")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from numba import cuda
 
+from numbasync import vectors
 from numbasync.facts.effects import only_stored_to, values_read
 
 
@@ -66,9 +67,16 @@ def again_and_again(out, n):
 recursing: Any = cuda.jit(device=True)(again_and_again)
 
 
+def by_functions(vectors_of, atomic, x):
+    vectors.store(vectors_of, 0, vectors.load(x, 0, 4))
+    cuda.atomic.exch(atomic, 0, 1)
+    x.fill(0)
+
+
 @pytest.mark.parametrize(
     ("function", "found"),
     [
+        (by_functions, {"vectors_of"}),
         (elements, {"out"}),
         (through_others, {"out", "by_name"}),
         (rows_and_fields, {"out", "records", "columns"}),

@@ -40,6 +40,29 @@ class Buffer:
         return 2, ORDINAL
 
 
+class DeviceBuffer:
+    """A buffer of RMM."""
+
+    __module__ = "rmm.pylibrmm.device_buffer"
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    @property
+    def ptr(self) -> int:
+        return self.array.ctypes.data if self.array.size else 0
+
+    @property
+    def size(self) -> int:
+        return self.array.nbytes
+
+    def __dlpack__(self, **how: Any) -> Any:
+        raise BufferError("asked by the protocol")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, ORDINAL
+
+
 class Sharding:
     """The placement of an array of JAX; equal to others of its place."""
 

@@ -13,7 +13,7 @@ from numbasync import native
 core = native.core
 pytestmark = pytest.mark.skipif(core is None, reason="needs the compiled core")
 
-FAR = 1_000_000  # nanoseconds; ticks of the processor are some hundred off
+FAR = 100_000  # nanoseconds; ticks of the processor are some thousand off at most
 READINGS = 20_000  # some milliseconds: the kernel is asked several times
 
 

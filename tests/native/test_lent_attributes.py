@@ -14,6 +14,7 @@ import pytest
 import numbasync as na
 from numbasync import native
 from numbasync.backend.array_attributes import LEGACY
+from numbasync.backend.array_readers import reader_of
 from numbasync.errors import OperationError
 from tests.native.attribute_libraries import (
     ArrayImpl,
@@ -21,20 +22,31 @@ from tests.native.attribute_libraries import (
     CompiledArray,
     Cupy,
     CupyStream,
+    DeviceBuffer,
     NumbaStream,
     OtherMemory,
     ndarray,
     of_numba,
 )
+from tests.native.lending_library import ORDINAL
 from tests.native.null_device import launches, library, waits
 from tests.native.test_callers_launch import add as add_there
 from tests.native.test_lent_arrays import add, addresses, touch
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 MAKERS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
-    "buffers": Buffer, "JAX": ArrayImpl, "Numba": of_numba,
+    "buffers": Buffer, "JAX": ArrayImpl, "Numba": of_numba, "RMM": DeviceBuffer,
 }  # fmt: skip
 makers = pytest.mark.parametrize("maker", MAKERS.values(), ids=list(MAKERS))
+
+
+@pytest.fixture(autouse=True)
+def _addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The null device's memory is everywhere."""
+    monkeypatch.setattr("numbasync.backend.cuda.pointers.ordinal_at", lambda address: ORDINAL)
+    reader = reader_of(DeviceBuffer)
+    if reader is not None:  # of an earlier test
+        monkeypatch.setattr(reader.library, "_ordinal_at", lambda address: ORDINAL)
 
 
 def ones() -> np.ndarray[Any, Any]:
@@ -154,7 +166,7 @@ def test_an_array_that_has_other_work_by_now_is_waited_for(null: na.Device, on: 
     op.async_on(stream)
 
 
-@pytest.mark.parametrize("maker", [Buffer, ArrayImpl], ids=["buffers", "JAX"])
+@pytest.mark.parametrize("maker", [Buffer, ArrayImpl, DeviceBuffer], ids=["buffers", "JAX", "RMM"])
 def test_arrays_without_a_stream_are_not_waited_for(null: na.Device, on: bool, maker: Any) -> None:
     stream, arrays = null.new_stream(), [maker(ones()) for _ in range(3)]
     once = [na.as_tensor(x) for x in arrays]
@@ -182,6 +194,17 @@ def test_of_jax_the_protocol_decides_on_what_is_more_than_memory(
     x.order = {"order": (1, 0), "no order": None}.get(why, x.order)
     with pytest.raises(OperationError):
         add(z, x, x)
+
+
+def test_of_an_address_that_is_not_known_the_protocol_decides(
+    null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(DeviceBuffer)
+    assert reader is not None
+    monkeypatch.setattr(reader.library, "_ordinal_at", lambda address: None)
+    for array in (ones(), np.ones(0, np.float32)):
+        with pytest.raises(OperationError, match="asked by the protocol"):
+            touch[(1,), (1,)](DeviceBuffer(array), 1)
 
 
 @pytest.mark.parametrize("change", ["host", "closed"])

@@ -43,6 +43,12 @@ def test_the_critical_path_goes_back_to_what_the_host_was_late_with() -> None:
     assert s.longest_waits[0].sequence == 3 and "first (2 s) -> joined (1 s)" in str(s)
 
 
+def test_a_long_path_is_named_by_its_end() -> None:
+    ops = [operation(f"k{n}", 1, n, (n, n + 1.0), submitted=0.0) for n in range(1, 21)]
+    s = summarize(ops, [wait(1, 20, 0.5, 21.1)], [], 22.0)
+    assert len(s.critical_path) == 20 and "14 before -> k15 (1 s) -> k16" in str(s)
+
+
 SHORT = [operation("k", 1, n, (n * 1e-3, n * 1e-3 + 1e-6), kernels=("k",),
                    submitted=n * 1e-3 - 2e-5) for n in range(1, 200)]  # fmt: skip
 TURNS = [operation("k", 1 + n % 2, n + 1, (n * 1.0, n + 0.9)) for n in range(10)]

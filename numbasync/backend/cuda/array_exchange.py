@@ -8,10 +8,9 @@ is asked which one its current stream is.
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from numbasync import dtypes
@@ -22,6 +21,7 @@ from numbasync.backend.array_readers import Reader, know_borrowers, reader_of
 from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda.driver import cu, enter
 from numbasync.backend.cuda.memory import CudaMemory
+from numbasync.backend.cuda.pointers import ordinal_at
 from numbasync.backend.cuda.waits import is_captured, put_behind, record, wait
 from numbasync.errors import OperationError
 
@@ -189,27 +189,15 @@ def _by_interface(device: Gpu, obj: Any) -> CudaForeign | None:
     return CudaForeign(device, obj, export, mark, False)
 
 
-@cache
-def _get_attribute() -> Callable[..., int]:
-    """The driver's own `cuPointerGetAttribute(result, attribute, address)`. The binding in
-    cuda.bindings 13.3 reports GPU 0 for every address.
-    """
-    function = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
-    function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
-    function.restype = ctypes.c_int
-    return function
-
-
 def _ordinal_of(device: Gpu, obj: object, address: int) -> int:
     enter(device)  # the driver does not answer without a context
-    attribute = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    ordinal = ctypes.c_int(-1)
-    if _get_attribute()(ctypes.byref(ordinal), int(attribute), address):
+    ordinal = ordinal_at(address)
+    if ordinal is None:
         raise OperationError(
             f"__cuda_array_interface__ of {array_protocols.name_of(obj)} says {address:#x}, which "
             "is no address that the driver knows."
         )
-    return ordinal.value
+    return ordinal
 
 
 # --- exports ---------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from numbasync.backend.cuda.completion_words import (
     EventCompletion,
 )
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
-from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
+from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, load_cupti, name_of
 from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.formula_kernels import FormulaCompilation, FormulaKernels
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, ExecutableGraph
@@ -138,6 +138,9 @@ class CudaDevice:
         self._completion: CompletionPath | None = None
         fast_calls.begin()
         launch_records.connect()
+
+    def cupti(self) -> Any | None:
+        return load_cupti()
 
     @property
     def versions(self) -> dict[str, str]:

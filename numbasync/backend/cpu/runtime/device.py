@@ -76,6 +76,9 @@ class CpuDevice:
         # advances only through polls.
         return 0.0 if self._engine.stepper is None else math.inf
 
+    def cupti(self) -> None:
+        return None
+
     @property
     def counts_steps(self) -> bool:
         return self._engine.stepper is not None

@@ -52,6 +52,7 @@ def call_own(context: Any, builder: Any, key: Any, signature: Any, args: Any) ->
 @cache
 def target_data() -> Any:
     """LLVM's layout of data for this processor."""
+    binding.initialize_native_target()  # Numba does not, where NUMBA_DISABLE_JIT is set
     machine = binding.Target.from_default_triple().create_target_machine()
     return machine.target_data
 
