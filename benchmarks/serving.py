@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import io
 import json
 import math
@@ -456,8 +457,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     device = pick_device(args.device)
     options = [] if args.deadline is None else ["--deadline", args.deadline, "--grace", str(HANG)]
+    gc.collect()
+    gc.freeze()  # as the service does: else clients wait while garbage is looked for here
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(measure(device, args.requests, args.ways, options))
+    gc.unfreeze()
     if args.json is not None:
         method = (__doc__ or "").split("\n\n")[1].replace("\n", " ")
         head = report.head("serving", method, device)

@@ -25,9 +25,9 @@ NUMBER = re.compile(r"(?<=<!-- number of (parts|files) -->)[^<\n]*(?=<!-- / -->)
 SUBPACKAGES = (
     "tools", "dask", "ray", "serve", "torch", "testing", "batch", "graphs", "runtime", "tuning",
     "algorithms", "collective", "cpu_cuda", "timeline",
-    "launch", "random", "extending", "tensors", "ops", "device", "backend", "tensor_cores",
-    "vectors", "block", "warp", "layout", "arguments", "cache_folder", "errors", "fork", "memo",
-    "public", "driver_results",
+    "launch", "random", "extending", "tensors", "ops", "device", "backend", "facts",
+    "tensor_cores", "vectors", "block", "warp", "layout", "dtypes", "arguments", "cache_folder",
+    "errors", "fork", "memo", "public", "driver_results",
 )  # fmt: skip
 
 # Modules that annotations make name one another, because a public class of one gives the other.

@@ -7,6 +7,7 @@ Needs, from a checkout, `pip install '.[serve,demo]'`. README.md says how to ask
 
 import argparse
 import asyncio
+import gc
 import io
 import math
 import socket
@@ -141,6 +142,10 @@ async def life(app: Starlette, way: str, grace: float) -> AsyncIterator[None]:
     """What lives as long as the service."""
     first = np.zeros((1, 16, 16, 3), np.uint8)
     await asyncio.gather(find_edges(first), embed(first))  # compiled before the first client comes
+    # What the start has made stays. To look through it for garbage, as Python does now and then,
+    # would stop all requests for some tenths of a second.
+    gc.collect()
+    gc.freeze()
     named = {"edges": batches(find_edges), "embeddings": batches(embed)}
     app.state.requests = 0
     async with named["edges"], named["embeddings"], na.serve.Monitor(named) as monitor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis
 from numbasync.algorithms.operators import Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS
@@ -129,7 +129,7 @@ def start_of(op: Any, operator: Operator, is_exclusive: bool, initial: Any) -> A
 def neutral(op: str, state: np.dtype[Any]) -> Any:
     """What changes nothing if it is combined by one of `SCANS`."""
     if op in ("min", "max"):
-        if layout.has_nan(state):
+        if dtypes.has_nan(state):
             return math.inf if op == "min" else -math.inf
         return getattr(np.iinfo(state), "max" if op == "min" else "min")
     return int(op in ("prod", "all"))

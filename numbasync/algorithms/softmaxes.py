@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, int64
 
-from numbasync import block, layout, warp
+from numbasync import block, dtypes, warp
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import named, wide
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
@@ -128,7 +128,7 @@ def grid_of(rows: int, threads: int) -> tuple[int, int]:
 
 def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     """What builds the operation of a tensor of this shape and dtype."""
-    if not layout.is_float(dtype):
+    if not dtypes.is_float(dtype):
         raise DTypeError(f"{name} of {dtype}: write floats, as await x.astype(np.float32) gives.")
     along = one_axis(name, axis, len(shape))
     if not math.prod(shape):
@@ -159,7 +159,7 @@ def _plan_losses(
     axis: Any, shape: Shape, dtype: np.dtype[Any], which: Shape, which_dtype: np.dtype[Any]
 ) -> Any:
     """What builds the operation of scores and targets of these shapes and dtypes."""
-    if not layout.is_float(dtype):
+    if not dtypes.is_float(dtype):
         raise DTypeError(f"cross_entropy of {dtype}: write floats.")
     if which_dtype.kind not in "iu":
         raise DTypeError(f"cross_entropy by targets of {which_dtype}: write numbers of classes.")

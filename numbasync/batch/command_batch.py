@@ -14,12 +14,11 @@ from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, how_to_pass
 from numbasync.batch.record.nodes import INPUT, Node, live
 from numbasync.batch.record.recorder import Recorder
-from numbasync.batch.run.compute import Compute
 from numbasync.batch.run.plan import Prepared, prepare
 from numbasync.batch.run.read import Late, Read
 from numbasync.batch.run.replay import BatchGraph
 from numbasync.batch.run.report import BatchPlan
-from numbasync.batch.run.run import BatchOp, Results
+from numbasync.batch.run.run import BatchOp, Compute, Results
 from numbasync.batch.run.state import CAPTURED, BatchRun, Transfers
 from numbasync.device.device import Device, chosen_device
 from numbasync.device.stream import AnyStream, as_stream
@@ -31,10 +30,10 @@ from numbasync.errors import (
     DeviceMismatchError,
     OperationError,
 )
+from numbasync.extending import HostArray
 from numbasync.ops.constructors import Value
 from numbasync.ops.op import DeviceOp
 from numbasync.public import Public
-from numbasync.tensors.copies import HostArray
 from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.tensor import SharedTensor, Tensor
 

@@ -2,24 +2,12 @@
 
 cdef extern from *:
     """
-    #if defined(_WIN32)
-    static int64_t na_ns(void) { return (int64_t)(na_now() * 1e9); }
-    #elif defined(__APPLE__)
-    static int64_t na_ns(void) { return (int64_t)clock_gettime_nsec_np(CLOCK_UPTIME_RAW); }
-    #else
-    static int64_t na_ns(void) {  /* the clock of `time.perf_counter_ns` */
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-    }
-    #endif
     #if defined(__GNUC__)
     #define na_prefetch(place) __builtin_prefetch(place, 1)
     #else
     #define na_prefetch(place) (void)(place)
     #endif
     """
-    int64_t na_ns() noexcept nogil
     void na_prefetch(void*) noexcept
     ctypedef struct PyThreadState:
         PyObject* context

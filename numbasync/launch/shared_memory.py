@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from numbasync.backend.kernel_source import captured
 from numbasync.backend.protocols import Executable, Limits
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LaunchError
-from numbasync.launch.known_functions import Names, function_of
+from numbasync.facts.callees import function_of
+from numbasync.facts.ir import read
+from numbasync.facts.source import captured
 
 
 def layout_of(kernel: FunctionType) -> SharedLayout | None:
@@ -124,7 +125,7 @@ def _line_of_dynamic_array(function: FunctionType) -> int:
 
     if all(value is not cuda.shared.array for value in _named_values(function)):
         return 0  # Numba's reading of a function takes long
-    names = Names(function)
+    names = read(function)
     for statement in names.statements:
         call: Any = getattr(statement, "value", None)
         if getattr(call, "op", "") != "call" or cuda.shared.array not in names.callees(call.func):

@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_right
 from collections import defaultdict, deque
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from time import perf_counter_ns
 from typing import Any
@@ -20,6 +21,7 @@ from numbasync.device.device import Device, known_devices
 from numbasync.device.journal import Row, new_journal, who
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
+from numbasync.timeline.activities import Activities
 from numbasync.timeline.clock import Clock
 from numbasync.timeline.records import (
     TracedCompilation,
@@ -29,14 +31,17 @@ from numbasync.timeline.records import (
 )
 from numbasync.timeline.sampler import LAG, Sampler
 
-READ_PATIENCE_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
+LONGEST_READ_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
 COMPARE_EVERY = 256  # marks, after which the clocks are compared anew if that is due
 READ_AT_A_TIME = 2  # old marks, for each new one
 # After a mark none is made for so many times as long as it took, and never for longer than the
-# second number: what took long then was no mark.
-PAUSE = 60
-LONGEST_PAUSE_NS = 1_000_000
+# second number: what took long then was no mark. Pauses may come late, all in all by the third: so
+# each of some operations that are started together is marked, if there were none for a while.
+PAUSE = 200
+LONGEST_PAUSE_NS = 3_000_000
+LATEST_NS = 20_000_000
 NEVER = 1 << 62
+NOTE_ERROR_NS = 1_000  # how far the time of a note may be off, which ticks of the processor tell
 MOST_OPEN = 10_000  # operations that are being enqueued; of some the end is never told
 
 Spans = tuple[tuple[int, int | None], ...]
@@ -115,6 +120,8 @@ class TraceRecorder:
         self._unread: deque[Mark] = deque()
         self._compilations: deque[TracedCompilation] = deque(maxlen=most)
         self._clocks: dict[Device, Clock | None] = {}
+        self._activities: Activities | None = None
+        self._told_by_cupti: set[Device] = set()
         self._reading = threading.Lock()
         self._failures: dict[str, int] = {}
         self._marked = count(1)
@@ -127,10 +134,28 @@ class TraceRecorder:
         microseconds and would else be a part of the first operation; then look at memory and loops.
         """
         for device in known_devices():
-            if self._has_marks and not device.backend.counts_steps:
+            if self._is_exact:
+                self._record_activities(device)
+            if self._has_marks and not (
+                device in self._told_by_cupti or device.backend.counts_steps
+            ):
                 self._clock_of(device)
         self.start_ns = perf_counter_ns()
         self.sampler.start()
+
+    def _record_activities(self, device: Device) -> None:
+        """Have CUPTI record what GPUs run, where it can: then no event is on their streams."""
+        try:
+            cupti = device.backend.cupti()
+            if cupti is None:
+                return
+            if self._activities is None:
+                activities = Activities(cupti)
+                activities.start()
+                self._activities = activities
+            self._told_by_cupti.add(device)
+        except Exception as error:  # no library, or a profiler has it for itself: there are events
+            self._failed(device, error)
 
     # --- the calls of `tracing.Recorder` ---
 
@@ -163,7 +188,8 @@ class TraceRecorder:
         if note is not None:
             self._end_span(note, submission.stream)
             if self._has_marks:
-                self.journal.due = 0  # what follows the pause is marked, too
+                # What follows the pause is marked, too.
+                self.journal.due = min(self.journal.due, perf_counter_ns())
 
     def drop(self, submission: Submission) -> None:
         self._open.pop(submission, None)
@@ -238,6 +264,8 @@ class TraceRecorder:
             return mark
         if type(stream) is not Stream:
             return None
+        if stream.device in self._told_by_cupti:
+            return None
         # A seeded order must not depend on the time.
         if not (is_needed or self.journal.due <= before or stream.device.backend.counts_steps):
             return None
@@ -249,7 +277,7 @@ class TraceRecorder:
         finally:
             if not self._is_exact:
                 pause = min(PAUSE * (perf_counter_ns() - before), LONGEST_PAUSE_NS)
-                self.journal.due = max(self.journal.due, before) + pause
+                self.journal.due = max(self.journal.due, before - LATEST_NS) + pause
 
     def _event_on(self, stream: Stream, now: int) -> Mark | None:
         clock = self._clock_of(stream.device)
@@ -291,12 +319,12 @@ class TraceRecorder:
         finally:
             self._reading.release()
 
-    def settle(self, patience_ns: int = 0) -> None:
+    def settle(self, longest_ns: int = 0) -> None:
         """Read what the devices have passed."""
         for device, clock in list(self._clocks.items()):
             try:
                 if clock is not None:
-                    clock.compare(patience_ns)
+                    clock.compare(longest_ns)
                 self._read(len(self._unread))
             except Exception as error:  # a lost device answers nothing
                 self._failed(device, error)
@@ -305,13 +333,15 @@ class TraceRecorder:
         """Note the end of the trace, and mark what is in flight then."""
         self.end_ns = perf_counter_ns()
         self.sampler.stop()
+        if self._activities is not None:
+            self._activities.stop()
         self._open.clear()
         rows = self._rows()
         self._look(rows)
         for device in {row.device for row in rows}:
             for stream in list(device.busy):
                 self._mark(stream)
-        self.settle(READ_PATIENCE_NS)
+        self.settle(LONGEST_READ_NS)
 
     def _rows(self) -> list[Row]:
         return [Row._make(row) for row in self.journal.rows()]
@@ -335,7 +365,10 @@ class TraceRecorder:
     @property
     def clock_error(self) -> float:
         """How far the device times may be off from the host's, in seconds."""
-        return max((c.error_ns for c in self._clocks.values() if c is not None), default=0) / 1e9
+        errors = [clock.error_ns for clock in self._clocks.values() if clock is not None]
+        if self._activities is not None:
+            errors.append(self._activities.error_ns)
+        return (max(errors, default=0) + NOTE_ERROR_NS) / 1e9
 
     @property
     def problems(self) -> list[str]:
@@ -362,7 +395,7 @@ class TraceRecorder:
         self,
     ) -> tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]]:
         """Operations in the order in which they were enqueued, waits and compilations."""
-        self.settle(0 if self.end_ns is None else READ_PATIENCE_NS)
+        self.settle(0 if self.end_ns is None else LONGEST_READ_NS)
         rows = self._rows()
         if not self._is_all_passed:
             self._look(rows)
@@ -372,8 +405,19 @@ class TraceRecorder:
         times = Times(rows, self.journal.count - len(rows), list(self._marks), seen)
         places = {id(row.more): i for i, row in enumerate(rows) if row.more is not None}
         operations = [self._operation(row, times, i, places) for i, row in enumerate(rows)]
+        if self._activities is not None:
+            for i, spans in self._activities.of(rows).items():
+                told = tuple((self._seconds(a), self._seconds(b)) for a, b in spans)
+                operations[i] = replace(operations[i], spans=told, is_measured=True)
         found = {(op.stream, op.sequence): op for op in operations if op.sequence}
-        found_waits = [self._wait(found, row) for row in waits if row.more is not None]
+        on_streams: dict[int, list[TracedOperation]] = defaultdict(list)
+        for op in sorted(found.values(), key=lambda op: op.sequence):
+            on_streams[op.stream].append(op)
+        found_waits = [
+            self._wait(found.get((row.stream, row.sequence)), on_streams[row.stream], row)
+            for row in waits
+            if row.more is not None
+        ]
         return operations, found_waits, list(self._compilations)
 
     @property
@@ -416,9 +460,24 @@ class TraceRecorder:
             error=self._errors.get((row.stream, row.sequence), ""),
         )
 
-    def _wait(self, found: dict[tuple[int, int], TracedOperation], row: Row) -> TracedWait:
-        op, ended = found.get((row.stream, row.sequence)), self._seconds(row.ended)
+    def _wait(
+        self, op: TracedOperation | None, on_stream: list[TracedOperation], row: Row
+    ) -> TracedWait:
+        """A wait for `op`, or for a number that is no operation's.
+
+        Args:
+            on_stream: the operations of its stream, in order.
+        """
+        ended = self._seconds(row.ended)
         began = self._seconds(row.began) if row.began else op.enqueued if op else ended
+        ready = None
+        if op is not None and op.is_measured:
+            # Who waits is woken by a signal behind all that the stream has then.
+            at = bisect_right(on_stream, began, key=lambda one: one.enqueued)
+            last = max(op, *on_stream[at - 1 : at], key=lambda one: one.sequence)
+            if last.is_measured and last.ended is not None:
+                # Else it was asked for before, and not woken.
+                ready = last.ended if last.ended <= ended + self.clock_error else op.ended
         return TracedWait(
             how=row.more,
             name=row.name or (op.name if op else "a stream"),
@@ -427,7 +486,7 @@ class TraceRecorder:
             task=row.task,
             thread=row.thread,
             began=began,
-            ready=op.ended if op is not None and op.is_measured else None,
+            ready=ready,
             ended=ended,
         )
 
@@ -493,7 +552,8 @@ class Times:
         began, ended = row.began, None if behind is None else behind.time
         if front is not None and front.time is not None:
             began = max(began, front.time)
-            is_own = front.recorded >= row.began and front.place > self._first + self._before[i]
+            is_own = front.recorded >= row.began - NOTE_ERROR_NS
+            is_own &= front.place > self._first + self._before[i]
             is_own &= following is None or (
                 behind is not None and behind.place <= self._first + following
             )

@@ -26,8 +26,9 @@ class TracedOperation:
         submitted: when the host began to enqueue it, or to prepare that.
         enqueued: when all of it was enqueued.
         spans: when its stream came to its work, and when it had passed that, None if it had not.
-            There are several where the operation paused, for a compilation, say; none of work that
-            the stream has not come to.
+            There are several where the operation paused, for a compilation, say, and one for each
+            kernel, copy and fill where CUPTI has recorded them; none of work that the stream has
+            not come to.
         is_measured: the spans were measured. Else they are bounds: from the submission, or from the
             last that is known of the stream before, to when it was seen to be passed. A trace marks
             every operation where that takes a small part of the time, or with `exact=True`.
@@ -95,7 +96,8 @@ class TracedWait:
         task: the name of the task; empty outside of tasks.
         thread: the name of the thread.
         began: when the wait began.
-        ready: when the device had passed what was waited for; None if that was not measured.
+        ready: when the device had passed what was waited for, and what its stream had behind it
+            when the wait began, since the signal is behind that; None if that was not measured.
         ended: when the task, or the thread, went on.
 
     Examples:

@@ -14,6 +14,7 @@ from numbasync.timeline.records import TracedCompilation, TracedOperation, Trace
 
 MOST_WAITS = 5
 MOST_STEPS = 100  # of a critical path
+MOST_NAMED = 6  # of these, in the table
 # What advice is given for: parts of the time of the trace, and seconds.
 MUCH = 0.05
 LATE = 1e-3
@@ -110,11 +111,13 @@ class TraceSummary:
                 (f"{wait.how} of {who}", f"{_ms(wait.ended - wait.began)} for {wait.name}{woken}")
             )
         if len(self.critical_path) > 1:
-            path = " -> ".join(
+            last = [
                 f"{op.name} ({'' if op.is_measured else 'at most '}{_ms(op.seconds)})"
-                for op in self.critical_path
-            )
-            rows.append(("the longest waited for", path))
+                for op in self.critical_path[-MOST_NAMED:]
+            ]
+            more = len(self.critical_path) - len(last)
+            before = [f"{more} before"] if more else []
+            rows.append(("the longest waited for", " -> ".join(before + last)))
         return rows + [("advice", sentence) for sentence in self.advice]
 
     @property
@@ -265,8 +268,11 @@ def _advice(
     several: float,
     blocking: Sequence[TracedWait],
 ) -> Iterable[str]:
-    if blocking:
-        longest = max(blocking, key=lambda wait: wait.ended - wait.began)
+    longest = max(blocking, key=lambda wait: wait.ended - wait.began, default=None)
+    if longest is not None and (
+        longest.ended - longest.began > LATE
+        or sum(wait.ended - wait.began for wait in blocking) > MUCH * seconds
+    ):
         yield (
             f"The event loop stood still in {counted(len(blocking), 'blocking call')}, the longest "
             f"{_ms(longest.ended - longest.began)} for {longest.name}: await operations there."
@@ -288,7 +294,7 @@ def _advice(
                 "them as a graph, or fuse array operations in a batch."
             )
     used = {(op.device, op.stream) for op in operations if op.spans}
-    if len(used) > 1 and busy > 0.5 * seconds and several < MUCH * busy:
+    if len(used) > 1 and busy > MUCH * seconds and several < MUCH * busy:
         yield (
             f"{len(used)} streams took turns, and hardly ran together: start independent "
             "operations with na.gather, and see waits_for for what they wait for."

@@ -27,6 +27,7 @@ MOST = 1_000_000
 LEAST_WIDTH = 600  # pixels of a picture
 
 _opening = threading.Lock()
+_around: ProgramTimeline | None = None  # the program that is traced as a whole
 
 
 class Timeline:
@@ -57,10 +58,12 @@ class Timeline:
         with _opening:
             if self._recorder is not None:
                 raise StateError("this trace was opened before: write `with na.trace() as t:`.")
+            if _around is not None:
+                _around._close()
+                _around.own = self
             if tracing.open_trace() is not None:
                 raise StateError(
-                    "a trace is open already, and there is one for the process: close it first. "
-                    "`numbasync trace program.py` opens one around the program: run it by Python."
+                    "a trace is open already, and there is one for the process: close it first."
                 )
             self._recorder = TraceRecorder(self._most, self._is_exact)
             self._recorder.open()
@@ -75,6 +78,9 @@ class Timeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         is_open = tracing.open_trace() is self._recorder
         if self._recorder is not None and is_open:
             if self._ranges is not None:
@@ -257,17 +263,47 @@ class Timeline:
         )
 
 
+class ProgramTimeline(Timeline):
+    """The timeline of a whole program. It ends where the program opens a trace of its own.
+
+    Attributes:
+        own: the last trace that the program has opened, if it has opened one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MOST, exact=False)
+        self.own: Timeline | None = None
+
+    def __enter__(self) -> Self:
+        global _around
+        super().__enter__()
+        _around = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global _around
+        _around = None
+        super().__exit__(kind, error, trace)
+
+
 def trace(max_operations: int = MOST, *, exact: bool = False) -> Timeline:
     """A trace, which is open inside of a `with` block: it notes the operations of all threads and
     devices, the waits for them and the compilations of kernels.
 
     There is one open trace for the process. A program runs as without it, but for events on its
-    streams, and a twentieth to an eighth slower where it only launches short kernels.
+    streams, and about a twentieth slower where it only launches short kernels.
 
     Args:
         max_operations: the newest are kept, so many at most.
-        exact: events around each operation, whatever that takes. Else those that follow one another
-            too quickly for that have common bounds instead: see `TracedOperation.is_measured`.
+        exact: events around each operation, whatever that takes; of a GPU that the program has used
+            before, CUPTI's records of each kernel, where `cupti-python` is installed. Else those
+            that follow one another too quickly for events have common bounds instead: see
+            `TracedOperation.is_measured`.
 
     Raises:
         StateError: another trace is open, when this one is opened.

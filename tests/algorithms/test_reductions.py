@@ -11,8 +11,8 @@ import numbasync as na
 from numbasync import algorithms
 from numbasync.algorithms.operators import OPERATORS
 from numbasync.algorithms.reduce_kernels import EACH, THREADS, block_of
+from numbasync.dtypes import of_name
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
-from numbasync.layout import bfloat16
 from tests.common import full, host, mostly_full, put
 
 CHUNK = THREADS * EACH
@@ -126,10 +126,10 @@ def test_complex_numbers(device: na.Device, dtype: str) -> None:
 def test_bfloat16(device: na.Device) -> None:
     x = numbers((3, 20))
     for op in ("sum", "max", "argmax", "mean"):
-        got = host(algorithms.reduce(put(x.astype(bfloat16())), op, 1))
+        got = host(algorithms.reduce(put(x.astype(of_name("bfloat16"))), op, 1))
         expected = reference(op, x, 1)
         if op != "argmax":
-            expected = expected.astype(bfloat16())
+            expected = expected.astype(of_name("bfloat16"))
         assert got.dtype == expected.dtype
         np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64))
 

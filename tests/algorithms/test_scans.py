@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import algorithms
+from numbasync import algorithms, dtypes
 from numbasync.algorithms.operators import named
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import (
@@ -19,7 +19,6 @@ from numbasync.algorithms.scan_kernels import (
 )
 from numbasync.algorithms.scans import SCANS
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
-from numbasync.layout import bfloat16
 from tests.algorithms.test_reductions import FLOATS, INTEGERS, further, numbers
 from tests.common import full, host, put
 
@@ -107,8 +106,8 @@ def test_dtypes(device: na.Device, dtype: str) -> None:
 @pytest.mark.full
 def test_bfloat16(device: na.Device) -> None:
     x = whole((2, 9))
-    got = host(algorithms.scan(put(x.astype(bfloat16()))))
-    assert got.dtype == bfloat16()
+    got = host(algorithms.scan(put(x.astype(dtypes.of_name("bfloat16")))))
+    assert got.dtype == dtypes.of_name("bfloat16")
     np.testing.assert_array_equal(got.astype(np.float32), x.cumsum(axis=1))
 
 

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from numbasync.device.wait_estimate import (
+    FAR_S,
     FIRST_PERIOD_S,
     LATENESS_S,
     LATEST_S,
@@ -31,20 +32,22 @@ def after(*waits: float) -> WaitEstimate:
     return estimate
 
 
-def waited(estimate: WaitEstimate, seconds: float) -> tuple[float, float, int]:
+def waited(
+    estimate: WaitEstimate, seconds: float, late: float = LATE, least: float = 0.0
+) -> tuple[float, float, int]:
     """A wait of that length: how late its end is seen, the seconds that were polled without a
-    pause, and how often the loop slept. Timers come `LATE` late, a poll takes a microsecond.
+    pause, and how often the loop slept. Timers come `late`, a poll takes a microsecond.
     """
     now = polled = 0.0
     sleeps = 0
     while True:
         if now >= seconds:
             return now - seconds, polled, sleeps
-        sleep = estimate.seconds_until_poll(now, LATE, SHORT_S)
+        sleep = estimate.seconds_until_poll(now, late, SHORT_S, least)
         assert sleep >= 0.0
         if sleep:
             sleeps += 1
-            now += sleep + LATE
+            now += sleep + late
         else:
             polled += US
             now += US
@@ -79,6 +82,14 @@ def test_what_took_as_long_twice_is_polled_shortly_before_it_is_due(seconds: flo
     for elapsed in (start, seconds, 0.999 * end):
         assert estimate.seconds_until_poll(elapsed, LATE, SHORT_S) == 0.0
     assert estimate.seconds_until_poll(end, LATE, SHORT_S) == FIRST_PERIOD_S
+
+
+@pytest.mark.parametrize("seconds", [1 * MS, 3 * MS, 10 * MS, 75 * MS, 0.5])
+def test_timers_that_are_always_late_are_set_so_much_earlier(seconds: float) -> None:
+    late = 300 * US
+    found, polled, _ = waited(after(seconds, seconds), seconds, late, least=250 * US)
+    assert found <= US
+    assert polled <= (0.3 if seconds < 10 * MS else 0.03) * seconds
 
 
 @pytest.mark.parametrize("seconds", [350 * US, 1 * MS, 10 * MS, 75 * MS, 0.5])
@@ -143,6 +154,41 @@ def test_a_notification_is_asked_for_where_nothing_foresees_the_end() -> None:
     assert not needs(end + 0.9 * RING_S, 0.5, 0.3, 0.5), "it is due now"
 
 
+def test_what_is_due_late_notifies_the_loop_before() -> None:
+    start, _ = after(20 * MS, 20 * MS).window(LATE)
+    assert after(20 * MS, 20 * MS).is_far(start - 1.01 * FAR_S, LATE)
+    assert not after(20 * MS, 20 * MS).is_far(start - 0.99 * FAR_S, LATE), "it is polled"
+    assert not after(20 * MS, 20 * MS, 5 * MS).is_far(0.0, LATE), "nobody knows when it is due"
+
+
+def test_what_was_foreseen_too_late_twice_is_forgotten() -> None:
+    for between in ((), (8 * MS,)):
+        estimate = after(8 * MS, 8 * MS)
+        estimate.note(5 * MS, by_timer=True)
+        for seconds in between:
+            estimate.note(seconds)
+        estimate.note(5 * MS, by_timer=True)
+        assert (estimate.window(LATE) == (0.0, 0.0)) == (not between), "two in a row"
+    estimate = after(8 * MS, 8 * MS)
+    for _ in range(4):
+        estimate.note(5 * MS, by_timer=True)
+    assert estimate.window(LATE)[0] < 5 * MS < estimate.window(LATE)[1], "and known again"
+
+
+def test_a_late_timer_is_not_work_that_is_early() -> None:
+    estimate = after(1 * MS, 1 * MS)
+    for _ in range(5):
+        estimate.note(1.1 * MS, sooner=0.1 * MS, by_timer=True)
+        assert estimate.window(LATE)[0] < 1 * MS < estimate.window(LATE)[1]
+
+
+def test_waits_that_nothing_foresaw_are_not_early() -> None:
+    estimate = WaitEstimate()
+    for _ in range(3):
+        estimate.note(5 * MS, by_timer=True)
+    assert estimate.window(LATE)[0] < 5 * MS < estimate.window(LATE)[1]
+
+
 @pytest.mark.parametrize("factor", [1.02, 1.05, 1.2])
 def test_what_takes_a_little_longer_is_polled_soon(factor: float) -> None:
     for seconds in (1 * MS, 10 * MS, 0.5):
@@ -163,6 +209,11 @@ def test_the_lateness_of_timers_rises_at_once_and_fades() -> None:
     for _ in range(100):
         lateness.note(10 * US)
     assert math.isclose(lateness.seconds, 10 * US, rel_tol=0.1)
+    assert math.isclose(lateness.least, 10 * US, rel_tol=0.1)
+    lateness.note(2 * MS)
+    assert lateness.seconds == 2 * MS and lateness.least < 0.3 * MS
+    lateness.note(5 * US)
+    assert lateness.least == 5 * US
 
 
 def test_only_work_that_took_long_once_is_remembered() -> None:

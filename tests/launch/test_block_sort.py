@@ -10,8 +10,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.dtypes import of_name
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelCompileError
-from numbasync.layout import bfloat16
 from tests.backend_cpu.test_interpreter import run
 from tests.common import full, host, mostly_full, put
 
@@ -101,7 +101,7 @@ def copy_both_ways(z: na.KernelOutput, y: na.KernelOutput, x: na.KernelInput, sk
 @pytest.mark.parametrize("dtype", [full(d) for d in (*DTYPES, "complex64", "bfloat16")])
 def test_elements_in_and_out(device: na.Device, dtype: str) -> None:
     for n in (1, 255, 256, 1001):
-        kind = bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
+        kind = of_name(dtype)
         x = np.random.default_rng(n).integers(0, 2, n).astype(kind)
         for skipped in (0, 1) if n > 1 else (0,):  # the second: at no multiple of 16 bytes
             outs = na.zeros(n, kind), na.zeros(n, kind)

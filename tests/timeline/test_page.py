@@ -104,7 +104,7 @@ def _use(tab: Any, width: int, scheme: str) -> None:
     tab.wait_for_function("document.getElementById('range').textContent !== ''")
     assert tab.inner_text("#range") == "0 us to 1 s"
     box = tab.locator("#lanes").bounding_box()
-    left = 96 if width < 600 else 170
+    left = 96 if width < 600 else 190
     # The rows are one for what waits, with what was enqueued meanwhile below, and two streams.
     tops = tab.evaluate("data.tracks.map(track => track.top + 10)")
 

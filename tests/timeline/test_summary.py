@@ -43,6 +43,12 @@ def test_the_critical_path_goes_back_to_what_the_host_was_late_with() -> None:
     assert s.longest_waits[0].sequence == 3 and "first (2 s) -> joined (1 s)" in str(s)
 
 
+def test_a_long_path_is_named_by_its_end() -> None:
+    ops = [operation(f"k{n}", 1, n, (n, n + 1.0), submitted=0.0) for n in range(1, 21)]
+    s = summarize(ops, [wait(1, 20, 0.5, 21.1)], [], 22.0)
+    assert len(s.critical_path) == 20 and "14 before -> k15 (1 s) -> k16" in str(s)
+
+
 SHORT = [operation("k", 1, n, (n * 1e-3, n * 1e-3 + 1e-6), kernels=("k",),
                    submitted=n * 1e-3 - 2e-5) for n in range(1, 200)]  # fmt: skip
 TURNS = [operation("k", 1 + n % 2, n + 1, (n * 1.0, n + 0.9)) for n in range(10)]
@@ -55,7 +61,9 @@ COMPILED = na.TracedCompilation(kernel="k", device="cpu:0", thread="x", began=0.
         ([], [wait(1, 1, 0.0, 0.2, how="block")], [], 1.0, "stood still in 1 blocking call"),
         ([], [], [COMPILED], 1.0, "kernel.compile"),
         (SHORT, [], [], 0.2, "replay"),
+        ([], [wait(1, n, 0.0, 1e-5, how="block") for n in range(9)], [], 1e-3, "9 blocking calls"),
         (TURNS, [], [], 10.0, "na.gather"),
+        (TURNS, [], [], 100.0, "na.gather"),  # a host that is busy elsewhere
         ([], [wait(1, n, 0.0, 2.0, ready=1.0) for n in range(5)], [], 2.0, "keeps the event loop"),
     ],
 )
@@ -70,7 +78,8 @@ def test_no_advice_without_reason() -> None:
     together = [operation("k", 1 + n, 1, (0.0, 1.0)) for n in range(2)]
     quick = [wait(1, n, 0.0, 1.0, ready=0.9999) for n in range(5)]
     blocked = wait(1, 1, 0.0, 0.2, how="block", task="")  # no loop stands still
-    assert summarize([*together, *SHORT[:50]], [*quick, blocked], [], 1.0).advice == ()
+    short = wait(1, 2, 0.0, 1e-4, how="block")
+    assert summarize([*together, *SHORT[:50]], [*quick, blocked, short], [], 1.0).advice == ()
 
 
 def test_a_program_that_ran(device: na.Device) -> None:
@@ -88,4 +97,4 @@ def test_a_program_that_ran(device: na.Device) -> None:
         s.operations == 4 and 0 < s.busy <= s.seconds and sum(u.operations for u in s.streams) == 4
     )
     assert s.critical_path[-1].kernels == ("add_one",) and len(s.longest_waits) >= 2
-    assert any("stood still" in sentence for sentence in s.advice) and "<table>" in t._repr_html_()
+    assert s.blocked > 0 and "<table>" in t._repr_html_()

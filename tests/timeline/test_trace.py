@@ -20,12 +20,15 @@ from numba import cuda
 import numbasync as na
 from numbasync import native, testing
 from numbasync.device import tracing
+from numbasync.device.journal import Row
 from numbasync.errors import CallerError, DeviceLostError, KernelError, StateError
-from numbasync.ops.run import awaited
-from numbasync.timeline import sampler
+from numbasync.ops.run import await_op
+from numbasync.timeline import recorder, sampler
 from numbasync.timeline.clock import Clock
+from numbasync.timeline.recorder import TraceRecorder
 from numbasync.timeline.tracks import tracks
 from tests.common import add_one
+from tests.timeline.records import operation
 
 BOTH_WAYS = (False, True) if native.core is not None else (False,)
 
@@ -213,7 +216,7 @@ def test_a_graph_launch_lists_its_kernels(device: na.Device, core: bool) -> None
     graph = na.zip(*(add_one(z) for _ in range(3)), add_one(z)).graph_on(stream)
     with na.trace() as t:
         graph.launch().sync_on(stream)
-        na.run(awaited(graph.launch()))
+        na.run(await_op(graph.launch()))
     assert [op.kernels for op in t.operations] == [("add_one",) * 4] * 2
     slices = [s for track in tracks(t.operations, [], [], 1.0) for s in track.slices]
     assert {s.details["kernels"] for s in slices} == {"add_one x 4"}
@@ -429,6 +432,33 @@ def test_work_that_is_not_run_at_once_ends_later(device: na.Device, core: bool) 
     (op,) = t.operations
     assert op.is_measured
     assert op.ended is not None and op.enqueued < op.ended <= t.waits[0].ended + t.clock_error
+
+
+def test_operations_that_are_started_together_are_measured(
+    device: na.Device, stream: na.Stream, core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "LONGEST_PAUSE_NS", 100_000)  # however long a mark takes
+    z = na.zeros(4).sync()
+    add_one(z).sync_on(stream)
+    with na.trace() as t:
+        with testing.gate(stream):
+            for _ in range(8):
+                add_one(z).async_on(stream)
+        stream.synchronize()
+    assert [op.is_measured for op in t.operations] == [True] * 8
+
+
+@pytest.mark.parametrize(("ended", "ready"), [(6, 5), (3, 2)], ids=["woken", "asked before"])
+def test_a_wait_is_ready_when_its_signal_is(ended: int, ready: int) -> None:
+    """The signal of an await is behind what its stream had when that began."""
+    first, second, later = (
+        operation("k", 1, n, span, submitted=at, enqueued=at)
+        for n, at, span in ((1, 0.1, (1.0, 2.0)), (2, 0.2, (2.0, 5.0)), (3, 0.9, (5.0, 9.0)))
+    )
+    times = TraceRecorder(10, is_exact=False)
+    row = Row("k", (), None, None, 1, 1, 0, 0, "", "", "await", 300_000_000, ended * 10**9, 0)
+    times.start_ns = 0
+    assert times._wait(first, [first, second, later], row).ready == ready
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import http.client
+import importlib
 import io
 import json
 import os
@@ -127,6 +130,28 @@ def test_alike_pictures_have_near_embeddings(service: Running) -> None:
         vectors.append(np.array(json.loads(body)))
     assert all(v.shape == (512,) and abs(np.linalg.norm(v) - 1) < 1e-4 for v in vectors)
     assert vectors[0] @ vectors[1] > 0.999 and vectors[0] @ vectors[2] < 0.5
+
+
+def test_what_the_start_has_made_is_never_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for needed in ("starlette", "uvicorn", "prometheus_client"):
+        pytest.importorskip(needed, reason="needs the extra serve")
+    monkeypatch.syspath_prepend(str(SERVICE.parent))
+    example = importlib.import_module("service")
+
+    async def frozen() -> int:
+        app = example.service()
+        async with app.router.lifespan_context(app):
+            return gc.get_freeze_count()
+
+    gc.unfreeze()
+    try:
+        assert asyncio.run(frozen()) > 0
+    finally:
+        gc.unfreeze()
+        for module in ("service", "spans"):
+            sys.modules.pop(module, None)
 
 
 def test_health_and_what_is_refused(service: Running) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import numbasync as na
+from numbasync.device import tracing
+from numbasync.errors import StateError
 from numbasync.tools import cli
 
 PROGRAM = """
@@ -46,6 +49,28 @@ def test_a_program_that_fails_has_a_timeline_too(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         cli.main(["trace", "--out", str(out), str(program)])
     assert "zeros" in out.read_text(encoding="utf-8")
+
+
+def test_a_trace_of_the_program_itself_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, out = tmp_path / "program.py", tmp_path / "t.html"
+    program.write_text(
+        "import numbasync as na\n"
+        "na.ones(3).sync()\n"
+        "for n in 4, 5:\n"
+        "    with na.trace() as t:\n"
+        "        na.zeros(n).sync()\n"
+        "    print([op.name for op in t.operations])\n"
+    )
+    assert cli.main(["trace", "--out", str(out), str(program)]) == 0
+    assert "['zeros((4,))']\n['zeros((5,))']\n" in (said := capsys.readouterr().out)
+    assert "1 operation in" in said and "has opened itself" in said
+    page = out.read_text(encoding="utf-8")
+    assert "zeros((5,))" in page and "zeros((4,))" not in page and "ones((3,))" not in page
+    assert tracing.recorder is None
+    with na.trace(), pytest.raises(StateError, match="one for the process"), na.trace():
+        pass
 
 
 def test_wrong_names_are_refused_before_the_program_runs(

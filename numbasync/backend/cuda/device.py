@@ -35,7 +35,7 @@ from numbasync.backend.cuda.completion_words import (
     EventCompletion,
 )
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
-from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
+from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, load_cupti, name_of
 from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.formula_kernels import FormulaCompilation, FormulaKernels
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, ExecutableGraph
@@ -45,6 +45,7 @@ from numbasync.backend.cuda.peers import Peers
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows
 from numbasync.backend.cuda.resources import peaks_of
+from numbasync.backend.cuda.source_kernels import SourceKernel
 from numbasync.backend.cuda.stream import CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.tensor_maps import CudaTensorMap, TensorMaps
@@ -137,6 +138,9 @@ class CudaDevice:
         self._completion: CompletionPath | None = None
         fast_calls.begin()
         launch_records.connect()
+
+    def cupti(self) -> Any | None:
+        return load_cupti()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -294,6 +298,11 @@ class CudaDevice:
 
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
         return kernels.compile_kernel(self, dispatcher, keys)
+
+    def compile_source(
+        self, source: str, name: str, is_c: bool, options: Sequence[str]
+    ) -> SourceKernel:
+        return SourceKernel(self, source, name, is_c, options)
 
     def coarsener(self, dispatcher: Any, coarsening: Coarsening) -> Any:
         return coarsened(dispatcher, coarsening)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from cuda.bindings import driver
@@ -74,6 +77,17 @@ def toolchain() -> dict[str, str]:
         except Exception:  # the finder raises classes of its own
             paths[library] = "MISSING: pip install 'numbasync[cuda]'"
     return paths
+
+
+def load_cupti() -> Any | None:
+    """The module `cupti.cupti`; None where `cupti-python` is not installed."""
+    from cuda import pathfinder
+
+    if find_spec("cupti") is None:
+        return None
+    with suppress(Exception):  # the finder raises classes of its own; CUPTI may be found otherwise
+        pathfinder.load_nvidia_dynamic_lib("cupti")
+    return import_module("cupti.cupti")
 
 
 class _Thread(threading.local):

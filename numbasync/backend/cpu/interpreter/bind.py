@@ -15,8 +15,7 @@ import numpy as np
 from numba import cuda
 from numba.core.types import Type
 
-from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16
+from numbasync import dtypes
 from numbasync.backend.cpu.interpreter import together, waiting
 from numbasync.backend.cpu.interpreter.cuda_module import CUDA, LayoutArrays, unavailable
 from numbasync.backend.cpu.target.twins import twin_of
@@ -146,8 +145,9 @@ def _stand_ins() -> dict[int, tuple[str, Any]]:
     """
     names = [n for n in dir(CUDA) if n != "laneid" and not n.startswith("_") and hasattr(cuda, n)]
     stand_ins = {id(getattr(cuda, name)): (name, getattr(CUDA, name)) for name in names}
-    if bfloat16 is not None:  # which as a type of Numba converts nothing outside of kernels
-        stand_ins[id(bfloat16)] = "bfloat16", layout.bfloat16().type
+    for name, numba_type in dtypes.extension_types().items():
+        # As types of Numba they convert nothing outside of kernels.
+        stand_ins[id(numba_type)] = name, dtypes.of_name(name).type
     return stand_ins
 
 
