@@ -49,7 +49,8 @@ class Block(NamedTuple):
 def block_of(n: int, columns: int) -> Block:
     """The layout for `n` elements to reduce, with so many columns beside one another."""
     if columns == 1:
-        along = 1 if n <= 8 else 4 if n <= 4 * EACH else 32 if n <= 32 * EACH else THREADS
+        # As few threads as have work for four loads: each level of the tree is a barrier.
+        along = next((k for k in (4, 8, 16, 32) if n <= k * EACH), THREADS) if n > 8 else 1
         each = 4 if n <= 4 * along else EACH if n <= THREADS * EACH else MANY
         return Block(THREADS // along, along, 1, each)
     beside = 4 if columns <= 8 else 32
