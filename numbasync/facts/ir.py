@@ -11,7 +11,7 @@ import builtins
 import operator
 import threading
 import weakref
-from collections import ChainMap, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
@@ -72,10 +72,13 @@ class Names:
         ir, function = self._ir, self._function()
         if function is None:
             return False
-        scope = ChainMap(function.__globals__, vars(builtins))
-        enclosing = captured(function)
+        scope, outer, enclosing = function.__globals__, vars(builtins), captured(function)
+
+        def stands_for(name: str, is_global: bool) -> Any:
+            return scope.get(name, outer.get(name)) if is_global else enclosing.get(name)
+
         return all(
-            value.value is (scope if isinstance(value, ir.Global) else enclosing).get(value.name)
+            value.value is stands_for(value.name, isinstance(value, ir.Global))
             for values in self.definitions.values()
             for value in values
             if isinstance(value, ir.Global | ir.FreeVar)

@@ -87,6 +87,14 @@ def captured(function: types.FunctionType) -> dict[str, Any]:
     return values
 
 
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object, and those of the functions and classes defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested_codes(constant)
+
+
 def compiled_like(tree: ast.Module, like: types.CodeType) -> types.CodeType | None:
     """The code that stands where `like` stands; None if there is none. Nothing is run.
 
@@ -100,7 +108,7 @@ def compiled_like(tree: ast.Module, like: types.CodeType) -> types.CodeType | No
         return None
     codes = [
         code
-        for code in _codes(whole)
+        for code in nested_codes(whole)
         if (code.co_name, code.co_firstlineno) == (like.co_name, like.co_firstlineno)
     ]
     return codes[0] if len(codes) == 1 and codes[0].co_freevars == like.co_freevars else None
@@ -109,13 +117,6 @@ def compiled_like(tree: ast.Module, like: types.CodeType) -> types.CodeType | No
 def _content(code: types.CodeType) -> tuple[object, ...]:
     constants = [repr(c) for c in code.co_consts if not isinstance(c, types.CodeType)]
     return code.co_code, code.co_names, code.co_varnames, constants
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _codes(constant)
 
 
 def _retried(call: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.facts.source import captured, find_definition
+from numbasync.facts.source import captured, find_definition, nested_codes
 
 Normalize = Any  # a function: of any object, a value that is the same in every process
 
@@ -80,5 +80,4 @@ def _globals(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    inner = [_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return set(code.co_names).union(*inner)
+    return {name for inner in nested_codes(code) for name in inner.co_names}
