@@ -247,10 +247,9 @@ class Reactor:
                 asked.append(stream)
                 continue
             estimate = self.last_waits.get(kind, _UNKNOWN)
-            late, least = lateness.seconds, lateness.least
-            wait = estimate.seconds_until_poll(elapsed, late, spin, least)
+            wait = estimate.seconds_until_poll(elapsed, lateness.seconds, spin)
             if elapsed >= spin and (
-                lateness.is_long or estimate.needs_notification(elapsed, late, least)
+                lateness.is_long or estimate.needs_notification(elapsed, lateness.seconds)
             ):
                 asked.append(stream)
             elif elapsed >= spin and estimate.is_far(elapsed, lateness.seconds):

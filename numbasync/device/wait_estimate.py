@@ -86,35 +86,31 @@ class WaitEstimate:
         self._least = min(self._last) if len(self._last) > 1 else 0.0
         self.is_long = self._least > SHORT_S
 
-    def window(self, lateness: float, least: float = 0.0) -> tuple[float, float]:
+    def window(self, lateness: float) -> tuple[float, float]:
         """The seconds from the start of a wait between which polling pays; (0, 0): nothing is
         known.
 
         Args:
             lateness: of the timer that ends the sleep before.
-            least: how late that timer is at least. So much of the window is slept through, too, and
-                only the rest of it takes a processor.
         """
         low, high = self._low, self._high
         if not high:
             return 0.0, 0.0
         most = poll_time(low)
-        lead = min(lateness + 0.005 * low, least + 0.6 * most)
+        lead = min(lateness + 0.005 * low, 0.6 * most)
         tail = FIRST_PERIOD_S + 0.01 * high
-        start = max(low - lead, 0.0)
-        return start, min(high + tail, start + least + 1.5 * most)
+        start = low - lead
+        return start, min(high + tail, start + 1.5 * most)
 
-    def seconds_until_poll(
-        self, elapsed: float, lateness: float, spin: float, least: float = 0.0
-    ) -> float:
+    def seconds_until_poll(self, elapsed: float, lateness: float, spin: float) -> float:
         """How long to sleep before the next poll, `elapsed` after the start of the wait; 0: poll
         again at once.
 
         Args:
-            lateness, least: as for `window`.
+            lateness: as for `window`.
             spin: how long a wait is polled of which nothing is known.
         """
-        start, end = self.window(lateness, least)
+        start, end = self.window(lateness)
         if elapsed < spin and self._least <= spin:
             return 0.0
         if start - LEAST_SLEEP_S <= elapsed < end:
@@ -126,9 +122,9 @@ class WaitEstimate:
             return min(ahead, poll_period(elapsed))
         return min(ahead, max(LONGEST_PERIOD_S, ahead / 16))
 
-    def needs_notification(self, elapsed: float, lateness: float, least: float = 0.0) -> bool:
+    def needs_notification(self, elapsed: float, lateness: float) -> bool:
         """Whether nothing has foreseen the end of the work for so long that polls are rare."""
-        end = self.window(lateness, least)[1]
+        end = self.window(lateness)[1]
         is_foreseen = self._is_sure or elapsed >= end
         return elapsed - (end if is_foreseen else 0.0) >= RING_S
 
@@ -181,22 +177,16 @@ class LastWaits(Memo[Hashable, WaitEstimate]):
 
 
 class Lateness:
-    """How late timers wake this loop: the latest one, which fades.
+    """How late timers wake this loop: the latest one, which fades."""
 
-    Attributes:
-        least: the earliest one, which fades, too.
-    """
-
-    __slots__ = ("least", "seconds")
+    __slots__ = ("seconds",)
 
     def __init__(self) -> None:
         self.seconds = LATENESS_S
-        self.least = 0.0
 
     def note(self, seconds: float) -> None:
         """Note that a timer was this late."""
         self.seconds = max(seconds, self.seconds + (seconds - self.seconds) / 8)
-        self.least = min(seconds, self.least + (seconds - self.least) / 8)
 
     @property
     def is_long(self) -> bool:
