@@ -141,6 +141,18 @@ PLOTS = {
         ) for bar in _on_the_cpu(case)),
         is_logarithmic=True,
     ),
+    "serving": Plot(
+        "A service under load", "serving-h100",
+        "What 99 of 100 answers need at most. Logarithmic: a line is ten times the one before",
+        tuple(bar for load, said in (("0.5", "half of the capacity"), ("0.9", "0.9 of it"),
+                                     ("1.5", "1.5 times the capacity")) for bar in (
+            Bar(said),
+            Bar("numbasync, in batches", f"batches, {load}", "p99"),
+            Bar("one by one, on threads", f"thread, {load}", "p99", is_ours=False),
+            Bar("one by one, blocking the loop", f"blocking, {load}", "p99", is_ours=False),
+        )),
+        is_logarithmic=True,
+    ),
     "devices": Plot(
         "One GPU and two", "scaling-h200", "Time of a call",
         (
