@@ -5,9 +5,10 @@ in which programs await many.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numbasync as na
-from benchmarks import asyncio_forms, launch, long_wait, report
+from benchmarks import asyncio_forms, kernel_waits, launch, long_wait, peer_registry, report
 from benchmarks.measure import Case, awaited, timed
 from benchmarks.tables import table
 from benchmarks.targets import Target
@@ -15,13 +16,16 @@ from benchmarks.work import THREADS, N, calls_of_a_round, check_run, saxpy
 from numbasync.device.device import Device
 
 AWAIT = "numbasync: build + await"
+BESIDE = "numbasync: build + await, beside a task that awaits"
 BASE = "cuda.bindings: packed launch + synchronize"
 METHOD = (
     "saxpy(z[1024], f32, x[1024]), 128 threads a block; each call is waited for before the next "
-    "one, {calls} calls a round, on {loop}."
+    "one, {calls} calls a round, on {loop}. A task beside it awaits kernels of 2 ms on its own "
+    "stream."
 )
 TARGETS = (
     Target("build + await / packed launch + synchronize", AWAIT, BASE, 1.3, 1.0),
+    Target("beside another task / packed launch + synchronize", BESIDE, BASE, 1.35, 1.2),
     Target(
         "build + await / Python host callback",
         AWAIT, "Python host callback: packed launch + await", 0.33, 0.25,
@@ -33,9 +37,12 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
     stream = device.new_stream()
     z = na.zeros(N).sync_on(stream)
     x = na.ones(N).sync_on(stream)
+    cases = _own(stream, z, x)
+    if peer_registry.has_own_processor(device):  # else both kernels are computed by this thread
+        cases.append(_beside(device, stream, cases[0]))
     return [
         await table(
-            device, rounds, "await", "one small kernel, awaited", _own(stream, z, x),
+            device, rounds, "await", "one small kernel, awaited", cases,
             calls=calls_of_a_round(stream, z, x), method=METHOD, base=BASE, targets=TARGETS,
         ),
         await asyncio_forms.forms(device, rounds),
@@ -77,3 +84,15 @@ def _own(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
             calls=100,
         ),
     ]  # fmt: skip
+
+
+def _beside(device: Device, stream: na.Stream, case: Case) -> Case:
+    """The case, while another task awaits kernels of its own."""
+    step_seconds = kernel_waits.seconds_of_a_step(stream)
+    other = kernel_waits.work_of(device.new_stream(), step_seconds, kernel_waits.OTHER_S)
+
+    async def run(calls: int) -> float:
+        async with kernel_waits.another_task(other):
+            return await case.run(calls)
+
+    return replace(case, name=BESIDE, run=run)

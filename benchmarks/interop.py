@@ -14,7 +14,9 @@ from benchmarks import report
 from benchmarks.measure import Case, timed
 from benchmarks.tables import table
 from benchmarks.targets import Target
+from numbasync.backend.array_readers import reader_of
 from numbasync.device.device import Device
+from numbasync.tensors.quick_import import imported
 
 SIZE = 4096
 CALLS = 300
@@ -27,6 +29,7 @@ TORCH_ONCE = "numbasync: PyTorch's tensors, imported once"
 TORCH_CALLER = 'numbasync: PyTorch\'s tensors, stream="caller"'
 TORCH_ADD = "PyTorch: add(out=)"
 CUPY = "numbasync: CuPy's arrays as they are"
+CUPY_ONCE = "numbasync: CuPy's arrays, imported once"
 CUPY_CALLER = 'numbasync: CuPy\'s arrays, stream="caller"'
 CUPY_ADD = "CuPy: add(out=)"
 NUMBA = "numbasync: Numba's arrays as they are"
@@ -38,6 +41,13 @@ RMM_ONCE = "numbasync: RMM's buffers, imported once, bytes"
 JAX = "numbasync: JAX's arrays as they are, inputs"
 JAX_ONCE = "numbasync: JAX's arrays, inputs imported once"
 JAX_ADD = "JAX: compiled x + y, a new array"
+NOTHING = "a call of Python that does nothing"
+READ = "numbasync: a tensor of {}"
+READING = (
+    "An array of 4,096 elements that another library has made: its address, shape, strides and "
+    "dtype, the library's current stream, and a tensor of it, as each launch of it makes one while "
+    "an earlier one is in flight. {calls} calls a round, each from Python."
+)
 METHOD = (
     "z = x + y of 4,096 float32, three arrays of one library; each round is {calls} calls, on one "
     "stream of numbasync unless the name says otherwise, and the device is waited for outside of "
@@ -71,6 +81,12 @@ def add_there(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
         z[i] = x[i] + y[i]
 
 
+READING_TARGETS = (
+    Target("PyTorch's tensor, read", READ.format("PyTorch's tensor"), None, 0.5, 0.4),
+    Target("CuPy's array, read", READ.format("CuPy's array"), None, 0.5, 0.4),
+)
+
+
 def numbers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     rng = np.random.default_rng(1)
     return rng.random(SIZE, np.float32), rng.random(SIZE, np.float32)
@@ -101,6 +117,27 @@ def case(
     return Case(name, timed(call, wait, inside), check)
 
 
+def reading(what: str, array: Any, numbers: np.ndarray[Any, Any]) -> Case:
+    """A case of reading an array that has these numbers."""
+    reader = reader_of(type(array))
+    if reader is None:
+        raise TypeError(f"{type(array).__name__} has no reader")
+
+    tensor = imported(array, reader)  # which lives as long as the case
+    if tensor is None:
+        raise TypeError(f"{type(array).__name__} is left to the protocols")
+
+    async def check() -> None:
+        elements = await tensor.to_host()
+        np.testing.assert_array_equal(elements.view(numbers.dtype), numbers)
+
+    return Case(READ.format(what), timed(lambda: imported(array, reader), _nothing), check)
+
+
+def _nothing() -> None:
+    pass
+
+
 def launch(stream: na.Stream, *arrays: Any) -> Callable[[], object]:
     """A launch of `add` with these arrays, on this stream."""
     return lambda: add(*arrays).async_on(stream)
@@ -125,5 +162,14 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
         await table(
             device, rounds, "interop", "three arrays of another library", own,
             calls=CALLS, method=METHOD, base=OWN, targets=TARGETS,
-        )
+        ),
+        await table(
+            device, rounds, "reading", "an array of another library, read",
+            [Case(NOTHING, timed(_nothing, _nothing), _is_nothing)],
+            calls=CALLS, method=READING, base=NOTHING, targets=READING_TARGETS,
+        ),
     ]  # fmt: skip
+
+
+async def _is_nothing() -> None:
+    pass

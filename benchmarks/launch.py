@@ -17,6 +17,7 @@ SUBMIT = "numbasync: submit a built op"
 BUILT = "numbasync: build + submit"
 PREPARED = "numbasync: prepared launch, run.async_on(stream, a=...)"
 SYNC = "numbasync: build + sync_on"
+AWAIT = "numbasync: build + await"
 ZIPPED = f"numbasync: submit a zip of {CHAIN}, per launch"
 CHAINED = f"numbasync: submit a chain of {CHAIN} by then, per launch"
 BASE = "Numba: launch"
@@ -32,6 +33,10 @@ TARGETS = (
     Target(
         "build + sync_on / packed launch + synchronize",
         SYNC, "cuda.bindings: packed launch + synchronize", 1.15, 1.05,
+    ),
+    Target(
+        "build + await / packed launch + synchronize",
+        AWAIT, "cuda.bindings: packed launch + synchronize", 1.35, 1.2,
     ),
     Target(
         f"zip of {CHAIN} launches, per launch / compiled loop",
@@ -119,7 +124,7 @@ def _own(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
         ),
         Case(SYNC, timed(build_and_sync, stream.synchronize), check),
         Case(
-            "numbasync: build + await",
+            AWAIT,
             awaited(lambda: saxpy(part, 2.0, x).schedule(stream)), check,
         ),
         submitted(ZIPPED, zipped, CHAIN),

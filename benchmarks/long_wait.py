@@ -27,6 +27,7 @@ from numbasync.testing.timing.timer import Stopwatch, seconds_of, turns, without
 SECONDS = 0.5
 TICK = 0.005
 OURS, EXECUTOR = "numbasync: await", "run_in_executor: stream.synchronize"
+BLOCKING = "numbasync: sync_on"  # it has no gap, as the loop stands still
 GAP, SHARE, DELAY = "worst gap of a 5 ms ticker", "processor use of the process", "delay, at most"
 METHOD = (
     "A kernel of one thread that adds up for about {seconds:g} s. Worst gap between two turns of a "
@@ -68,17 +69,14 @@ class _Kernel:
 async def long_wait(device: Device, rounds: int) -> report.Record:
     """The table of this kernel."""
     kernel = _calibrated(device)
-    waits = {OURS: _await, EXECUTOR: _in_executor}
-    samples: dict[str, list[float]] = {
-        f"{wait}: {quantity}": [] for wait in waits for quantity in UNITS
-    }
+    waits = {OURS: _await, EXECUTOR: _in_executor, BLOCKING: _block}
+    samples = dict[str, list[float]]()
     with without_garbage_collection():
         for (name, wait), counts in turns(list(waits.items()), rounds):
-            gap = await _gap(device, kernel, wait)
-            share, delay = await _cost(device, kernel, wait)
-            if counts:
-                for quantity, value in ((GAP, gap), (SHARE, share), (DELAY, delay)):
-                    samples[f"{name}: {quantity}"].append(value)
+            found = {} if wait is _block else {GAP: await _gap(device, kernel, wait)}
+            found[SHARE], found[DELAY] = await _cost(device, kernel, wait)
+            for quantity, value in found.items() if counts else ():
+                samples.setdefault(f"{name}: {quantity}", []).append(value)
     np.testing.assert_equal((await kernel.z.to_host())[0], kernel.steps)
     method = METHOD.format(seconds=SECONDS, tick=TICK * 1e3, rounds=rounds)
     return report.table(
@@ -121,6 +119,10 @@ async def _await(kernel: _Kernel, end: na.Event) -> None:
 async def _in_executor(kernel: _Kernel, end: na.Event) -> None:
     kernel.op().inspect(lambda _: end.record(kernel.stream)).async_on(kernel.stream)
     await asyncio.get_running_loop().run_in_executor(None, kernel.stream.synchronize)
+
+
+async def _block(kernel: _Kernel, end: na.Event) -> None:
+    kernel.op().inspect(lambda _: end.record(kernel.stream)).sync_on(kernel.stream)
 
 
 async def _gap(device: Device, kernel: _Kernel, wait: _Wait) -> float:

@@ -154,7 +154,7 @@ PLOTS = {
         is_logarithmic=True,
     ),
     "devices": Plot(
-        "One GPU and two", "devices-h200", "Time of a call",
+        "One GPU and two", "scaling-h200", "Time of a call",
         (
             Bar("a product of 8,192 x 8,192"),
             Bar("one GPU", "numbasync: one GPU", "a product of 8192 x 8192 float32", False),

@@ -215,9 +215,9 @@ def _target(name: str, rate: float) -> Target:
 
 
 async def products(device: Device, rounds: int) -> list[report.Record]:
+    from numbasync_kernels.fits import dtype_of
     from numbasync_kernels.nn import gemm
     from numbasync_kernels.nn.gemm import Arguments, by_warps
-    from numbasync_kernels.nn.matmul_warpgroups import dtype_of
 
     own = PRODUCTS if has_own_processor(device) else FEW_PRODUCTS
     stream = device.new_stream()

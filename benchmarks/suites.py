@@ -28,9 +28,11 @@ from benchmarks import (
     ready_calls,
     ready_kernels,
     report,
+    scaling,
     traced,
 )
 from numbasync.device.device import Device
+from numbasync.errors import CallerError
 
 # Measures tables of a device in so many rounds. When it has returned, their memory is free again.
 Part = Callable[[Device, int], Awaitable[list[report.Record]]]
@@ -58,39 +60,52 @@ SUITES: dict[str, Sequence[Part]] = {
         decode.tables, embeddings.tables, ready_calls.tables,
     ),
     "devices": (devices.tables,),
+    "scaling": scaling.SUITE,
     "algorithms": (algorithms.tables,),
     "dask": (_dask,),
 }  # fmt: skip
-# Of "all": Dask starts other processes, and needs an extra; algorithms have a run of their own.
-OUTSIDE = frozenset(("algorithms", "dask"))
+# Of "all": Dask and scaling start other processes; algorithms have a run of their own.
+OUTSIDE = frozenset(("algorithms", "dask", "scaling"))
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "
     "of one table."
 )
 
 
-def run(what: str, device: Device, rounds: int, json: Path | None) -> int:
-    """Run the suite `what`, or "all". Returns the exit status.
+def run(what: str, device: Device, rounds: int, json: Path | None, only: Sequence[str] = ()) -> int:
+    """Run the suite `what`, or "all", or their parts with one of `only` in their name, as in
+    "batches.small". Returns the exit status.
 
     Each table is printed, and `json` written, as soon as its part of the suite is complete; then
     unused memory is given back, so that the next part, and the peers, have the whole device.
 
     Raises:
-        CallerError: fewer than 3 rounds, or a file that cannot be written.
+        CallerError: fewer than 3 rounds, a file that cannot be written, or no such part.
     """
     report.check_options(rounds, json)
+    names = [name for name in SUITES if name not in OUTSIDE] if what == "all" else [what]
+    parts = [part for name in names for part in SUITES[name]]
+    wanted = [part for part in parts if not only or any(text in _name(part) for text in only)]
+    if not wanted:
+        raise CallerError(
+            f"--only {' '.join(only)} is in no part's name: {', '.join(map(_name, parts))}."
+        )
     record = {**report.head(f"bench {what}", METHOD, device), "tables": []}
     report.show_head(record)
-    suites = [name for name in SUITES if name not in OUTSIDE] if what == "all" else [what]
     with na.use_device(device):
-        na.run(_all(suites, device, rounds, record, json))
+        na.run(_all(wanted, device, rounds, record, json))
     return 0
 
 
+def _name(part: Part) -> str:
+    """A part's module and function."""
+    return f"{part.__module__.rpartition('.')[2]}.{part.__name__}"
+
+
 async def _all(
-    suites: list[str], device: Device, rounds: int, record: report.Record, json: Path | None
+    parts: Sequence[Part], device: Device, rounds: int, record: report.Record, json: Path | None
 ) -> None:
-    for part in (part for name in suites for part in SUITES[name]):
+    for part in parts:
         for table in await part(device, rounds):
             record["tables"].append(table)
             report.show(table)

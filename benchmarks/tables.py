@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks import peer_registry, report
-from benchmarks.measure import Case, measure
+from benchmarks.measure import Case, Figure, measure
 from benchmarks.targets import Target
 from numbasync.device.device import Device
 
@@ -19,7 +19,8 @@ ROUNDS = (
 async def table(
     device: Device, rounds: int, suite: str, what: str, own: Sequence[Case], *, calls: int,
     method: str, base: str, targets: Sequence[Target] = (),
-    unit: str = "host microseconds a call", sizes: Sequence[int] = (), **words: object,
+    unit: str = "host microseconds a call", sizes: Sequence[int] = (),
+    derive: Callable[[Sequence[Figure]], Sequence[Figure]] | None = None, **words: object,
 ) -> report.Record:  # fmt: skip
     """Measure the cases of `suite`.
 
@@ -30,10 +31,13 @@ async def table(
         method: sentences with places for `what`, `calls`, `loop` and `words`; `ROUNDS` follows.
         base: the name of the case that ratios refer to.
         sizes: of the work, for the peers.
+        derive: further figures, computed from those that were measured.
     """
     peers = peer_registry.of(suite, device, *sizes)
     measured = await measure(_side_by_side([*own, *peers.cases]), calls=calls, rounds=rounds)
     measured.missing += peers.missing
+    if derive is not None:
+        measured.figures += derive(measured.figures)
     text = f"{method} {ROUNDS}".format(
         **{"what": what.capitalize(), "calls": calls, "rounds": rounds, "loop": loop_name()} | words
     )

@@ -45,6 +45,7 @@ from numbasync.graphs.topology import Topology as Topology
 from numbasync.launch.call import Launch as Launch
 from numbasync.launch.call import LaunchResult as LaunchResult
 from numbasync.launch.explanation import Explanation as Explanation
+from numbasync.launch.external import external as external
 from numbasync.launch.launcher import Launcher as Launcher
 from numbasync.launch.launcher import launcher as launcher
 from numbasync.launch.parameters import KernelInput as KernelInput
@@ -52,6 +53,9 @@ from numbasync.launch.parameters import KernelOutput as KernelOutput
 from numbasync.launch.parameters import Literal as Literal
 from numbasync.launch.parameters import Tile as Tile
 from numbasync.launch.prepared import PreparedLaunch as PreparedLaunch
+from numbasync.launch.raw_kernel import RawKernel as RawKernel
+from numbasync.launch.raw_kernel import raw_kernel as raw_kernel
+from numbasync.launch.suggested import suggest_threads as suggest_threads
 from numbasync.launch.variants import CpuEngine as CpuEngine
 from numbasync.launch.variants import compile_count as compile_count
 from numbasync.ops.backpressure import limit as limit

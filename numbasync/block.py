@@ -1,12 +1,12 @@
-"""Values of the threads of a block combined, in kernels.
+"""Values of the threads of a block combined, sorted, loaded and stored, in kernels.
 
 As in `numbasync.warp`, by all threads of a block of one, two or three axes, x fastest, of any
-number. They use shared memory of their own, 32 values for each type, and wait for one another in
-it: a call behind an `if` or a `return` that only some threads take is a mistake, which the CPU
-device finds (`BarrierDivergenceError`). To give a thread that has nothing to do a value is better:
-`na.block.sum(x[i] if i < x.shape[0] else 0)`. Calls may follow one another, without
-`cuda.syncthreads()` between them. Each begins with one: what threads have written to shared memory
-before it, all of them see behind it.
+number. They use shared memory of their own, 32 values for each type (`sort`: more), and wait for
+one another in it, except in `load` and `store`: a call behind an `if` or a `return` that only some
+threads take is a mistake, which the CPU device finds (`BarrierDivergenceError`). To give a thread
+that has nothing to do a value is better: `na.block.sum(x[i] if i < x.shape[0] else 0)`. Calls may
+follow one another, without `cuda.syncthreads()` between them. Each begins with one: what threads
+have written to shared memory before it, all of them see behind it.
 
 Examples:
     >>> @na.launcher
@@ -27,16 +27,20 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import cuda
+from numba import cuda, int32, int64, uint16
 from numba.cuda import extending, types
+from numba.cuda.core.errors import TypingError
 
+from numbasync import vectors
 from numbasync.warp import (
     WARP,
+    _is_number,
     _plus,
     caster,
     check_operator,
     fold,
     in_kernels,
+    is_none,
     kind_of,
     moves,
     rank,
@@ -45,8 +49,11 @@ from numbasync.warp import (
     threads,
 )
 
-__all__ = ["reduce", "scan", "sum"]
+__all__ = ["load", "reduce", "scan", "sort", "store", "sum"]
 
+MOST_THREADS = 1024
+STATIC_BYTES = 48 * 1024  # of shared memory that a kernel declares, on every GPU
+PLACE_BYTES = 2  # a block has fewer keys than a uint16 has values: they fit into shared memory
 SHARED = 3  # the address space of shared memory, in LLVM's code for GPUs
 
 _api: Any = extending
@@ -131,6 +138,92 @@ def scan(value: Any, op: Any = None, exclusive: bool = False, initial: Any = Non
         array([3, 5, 7], dtype=int32)
     """
     in_kernels("block.scan")
+
+
+def load(x: Any, first: Any, count: int, default: Any = 0, striped: bool = False) -> Any:
+    """`count` elements for each thread of the block, as a tuple.
+
+    Args:
+        x: one axis, such as a row ``x[i]``.
+        first: the index of the block's first element, not negative.
+        count: how many, an int that is written there, or a global one.
+        default: what stands for elements behind the end.
+        striped: True or False, which is written there. False: thread t has `count` neighbours, from
+            ``first + t * count`` on. True: of p threads, it has elements p apart, from
+            ``first + t`` on.
+
+    Neighbours that begin at a multiple of 16 bytes are loaded 16 bytes at a time.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def sums(z: na.KernelOutput, x: na.KernelInput):
+        ...     a, b, c, d = na.block.load(x, cuda.blockIdx.x * 128, 4)
+        ...     total = na.block.sum(a + b + c + d)
+        ...     if cuda.threadIdx.x == 0:
+        ...         z[cuda.blockIdx.x] = total
+        >>> result = await sums[2, 32](na.zeros(2), na.ones(200))
+        >>> await result.z.to_host()
+        array([128.,  72.], dtype=float32)
+    """
+    in_kernels("block.load")
+
+
+def store(z: Any, first: Any, values: Any, striped: bool = False) -> None:
+    """Assign the values that each thread of the block has, where `load` would load them.
+
+    Args:
+        z: one axis, such as a row ``z[i]``. What lies behind its end is not written.
+        first: the index of the block's first element, not negative.
+        values: a tuple of numbers, as many in each thread.
+        striped: as in `load`.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def double(z: na.KernelOutput, x: na.KernelInput):
+        ...     a, b = na.block.load(x, cuda.blockIdx.x * 64, 2)
+        ...     na.block.store(z, cuda.blockIdx.x * 64, (2 * a, 2 * b))
+        >>> result = await double[2, 32](na.zeros(100), na.ones(100))
+        >>> (await result.z.to_host()).sum()
+        np.float32(200.0)
+    """
+    in_kernels("block.store")
+
+
+def sort(keys: Any, values: Any = None, descending: bool = False, threads: int = 1024) -> Any:
+    """The keys of the block's threads in order: the first thread has the first ones.
+
+    Args:
+        keys: a number, or a tuple of as many numbers of one type in each thread: integers, floats
+            or bool. A thread without keys gives the largest number, which then comes last.
+        values: numbers that move with the keys, a number or a tuple as `keys` is one; None: none.
+        descending: True or False, which is written there: the largest first.
+        threads: the most threads that a block has, an int that is written there. The keys of so
+            many, and their values with 2 bytes more each, are kept in shared memory.
+
+    Returns the keys, or keys and values, each as they were given. The order is that of NumPy: a NaN
+    counts as the largest. It is stable, from one thread's keys to the next one's, also where
+    `descending`. Exact.
+
+    Each thread sorts its keys, and runs of keys are merged, 2, 4, 8 ... threads' at a time, each
+    thread writing as many keys as it has.
+    Source: O. Green, R. McColl and D. Bader, GPU Merge Path, ICS 2012.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def sort_tiles(z: na.KernelOutput, x: na.KernelInput):
+        ...     first = cuda.blockIdx.x * 64
+        ...     keys = na.block.load(x, first, 2, default=np.inf)
+        ...     na.block.store(z, first, na.block.sort(keys))
+        >>> x = np.cos(np.arange(100, dtype=np.float32))
+        >>> result = await sort_tiles[2, 32](na.zeros(100), x)
+        >>> z = await result.z.to_host()
+        >>> (z[:64] == np.sort(x[:64])).all() and (z[64:] == np.sort(x[64:])).all()
+        np.True_
+    """
+    in_kernels("block.sort")
 
 
 # --- how ---
@@ -258,12 +351,320 @@ def _scan_of(kind: Any, is_exclusive: bool, has_start: bool) -> Any:
     return scan_block
 
 
+# --- elements in and out ---
+
+
+def _literal(given: Any, least: int, name: str) -> int:
+    """An argument that is an int written in the kernel.
+
+    Raises:
+        TypingError: it is none, or is less than `least`.
+    """
+    number = getattr(given, "literal_value", getattr(given, "value", given))
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise TypingError(f"{name} of {given}; write an int there, of {least} or more.")
+    return number
+
+
+def _is_true(given: Any, name: str) -> bool:
+    """An argument that is True or False, written in the kernel."""
+    answer = getattr(given, "literal_value", getattr(given, "value", given))
+    if not isinstance(answer, bool):
+        raise TypingError(f"{name} of {given}; write True or False there.")
+    return answer
+
+
+def _check_axis(name: str, array: Any) -> None:
+    """Refuse what is no array of one axis of numbers."""
+    if not isinstance(array, _types.Array) or array.ndim != 1 or not _is_number(array.dtype):
+        raise TypingError(f"na.{name} of {array}; write one axis of numbers, such as x[row].")
+
+
+def _at_once(array: Any, count: int) -> int:
+    """How many of `count` neighbours one instruction moves; 1: no vectors."""
+    if array.layout != "C":
+        return 1
+    wide = vectors.item_bytes(array.dtype)
+    return next((n // wide for n in (16, 8, 4, 2) if n > wide and count % (n // wide) == 0), 1)
+
+
+@cache
+def _loader(kind: Any, count: int) -> Any:
+    """The device function ``(x, at, step, default)``: elements, the first of them at an index."""
+    cast = caster(kind)
+
+    @_cuda.jit(device=True)
+    def load_one(x: Any, at: Any, step: Any, default: Any) -> Any:
+        return (x[at] if at < x.shape[0] else cast(default),)
+
+    if count == 1:
+        return load_one
+    others = _loader(kind, count - 1)
+
+    @_cuda.jit(device=True)
+    def load_several(x: Any, at: Any, step: Any, default: Any) -> Any:
+        return load_one(x, at, step, default) + others(x, at + step, step, default)
+
+    return load_several
+
+
+@cache
+def _vector_loader(count: int, wide: int) -> Any:
+    """The device function ``(x, at)``: `count` neighbours, `wide` of them at a time."""
+
+    @_cuda.jit(device=True)
+    def load_one(x: Any, at: Any) -> Any:
+        return vectors.load(x, at, wide)
+
+    if count == wide:
+        return load_one
+    others = _vector_loader(count - wide, wide)
+
+    @_cuda.jit(device=True)
+    def load_several(x: Any, at: Any) -> Any:
+        return load_one(x, at) + others(x, at + wide)
+
+    return load_several
+
+
+@cache
+def _storer(count: int) -> Any:
+    """The device function ``(z, at, step, values)``."""
+    if count == 1:
+
+        @_cuda.jit(device=True)
+        def store_one(z: Any, at: Any, step: Any, values: Any) -> None:
+            if at < z.shape[0]:
+                z[at] = values[0]
+
+        return store_one
+    others = _storer(count - 1)
+
+    @_cuda.jit(device=True)
+    def store_several(z: Any, at: Any, step: Any, values: Any) -> None:
+        if at < z.shape[0]:
+            z[at] = values[0]
+        others(z, at + step, step, values[1:])
+
+    return store_several
+
+
+@cache
+def _vector_storer(count: int, wide: int) -> Any:
+    """The device function ``(z, at, values)``."""
+
+    @_cuda.jit(device=True)
+    def store_one(z: Any, at: Any, values: Any) -> None:
+        vectors.store(z, at, values[:wide])
+
+    if count == wide:
+        return store_one
+    others = _vector_storer(count - wide, wide)
+
+    @_cuda.jit(device=True)
+    def store_several(z: Any, at: Any, values: Any) -> None:
+        vectors.store(z, at, values[:wide])
+        others(z, at + wide, values[wide:])
+
+    return store_several
+
+
+@_api.overload(load, prefer_literal=True)
+def _load(x, first, count, default=0, striped=False):  # type: ignore[no-untyped-def]
+    _check_axis("block.load", x)
+    many = _literal(count, 1, "count= of na.block.load")
+    is_striped = _is_true(striped, "striped= of na.block.load")
+    each = _loader(x.dtype, many)
+    if is_striped:
+
+        def load_striped(x, first, count, default=0, striped=False):  # type: ignore[no-untyped-def]
+            return each(x, int64(first) + rank(), threads(), default)
+
+        return load_striped
+    wide = _at_once(x, many)
+    if wide == 1:
+
+        def load_blocked(x, first, count, default=0, striped=False):  # type: ignore[no-untyped-def]
+            return each(x, int64(first) + rank() * many, 1, default)
+
+        return load_blocked
+    vector = _vector_loader(many, wide)
+
+    def load_vectors(x, first, count, default=0, striped=False):  # type: ignore[no-untyped-def]
+        at = int64(first) + rank() * many
+        if at + many <= x.shape[0] and vectors.is_aligned(x, at, wide):
+            return vector(x, at)
+        return each(x, at, 1, default)
+
+    return load_vectors
+
+
+@_api.overload(store, prefer_literal=True)
+def _store(z, first, values, striped=False):  # type: ignore[no-untyped-def]
+    _check_axis("block.store", z)
+    if not isinstance(values, _types.BaseTuple) or not len(values):
+        raise TypingError(f"na.block.store of {values}; write a tuple of numbers.")
+    many = len(values)
+    is_striped = _is_true(striped, "striped= of na.block.store")
+    each = _storer(many)
+    if is_striped:
+
+        def store_striped(z, first, values, striped=False):  # type: ignore[no-untyped-def]
+            each(z, int64(first) + rank(), threads(), values)
+
+        return store_striped
+    wide = _at_once(z, many)
+    if wide == 1:
+
+        def store_blocked(z, first, values, striped=False):  # type: ignore[no-untyped-def]
+            each(z, int64(first) + rank() * many, 1, values)
+
+        return store_blocked
+    vector = _vector_storer(many, wide)
+
+    def store_vectors(z, first, values, striped=False):  # type: ignore[no-untyped-def]
+        at = int64(first) + rank() * many
+        if at + many <= z.shape[0] and vectors.is_aligned(z, at, wide):
+            vector(z, at, values)
+        else:
+            each(z, at, 1, values)
+
+    return store_vectors
+
+
+# --- sorting ---
+
+
+@_cuda.jit(device=True)
+def _is_less(a: Any, b: Any) -> Any:
+    return a < b or (b != b and a == a)  # a NaN comes last
+
+
+@_cuda.jit(device=True)
+def _is_more(a: Any, b: Any) -> Any:
+    return _is_less(b, a)
+
+
+@cache
+def _tuple_of(count: int) -> Any:
+    """The device function ``(array, first)``: a tuple of an array's elements."""
+
+    @_cuda.jit(device=True)
+    def take_one(array: Any, first: Any) -> Any:
+        return (array[first],)
+
+    if count == 1:
+        return take_one
+    others = _tuple_of(count - 1)
+
+    @_cuda.jit(device=True)
+    def take_several(array: Any, first: Any) -> Any:
+        return take_one(array, first) + others(array, first + 1)
+
+    return take_several
+
+
+@cache
+def _sorter(kind: Any, count: int, most: int, descending: bool, has_values: bool) -> Any:
+    """The device function ``(keys, places)``, behind a barrier: the sorted keys of a tuple. If
+    something moves with them, `places` is given the place, among all of the block, that each of
+    them came from.
+    """
+    precedes = _is_more if descending else _is_less
+    size = most * count
+    places_held = size if has_values else 1
+    as_tuple = _tuple_of(count)
+
+    @_cuda.jit(device=True)
+    def sort_block(keys: Any, places: Any) -> Any:
+        room, from_ = cuda.shared.array(size, kind), cuda.shared.array(places_held, uint16)
+        _of_this_function()
+        own = cuda.local.array(count, kind)
+        first, total = int32(rank() * count), int32(threads() * count)
+        for k in range(count):
+            own[k] = keys[k]
+            if has_values:
+                places[k] = first + k
+        for turn in range(count):  # neighbours change places, which is stable
+            for k in range(turn & 1, count - 1, 2):
+                if precedes(own[k + 1], own[k]):
+                    own[k], own[k + 1] = own[k + 1], own[k]
+                    if has_values:
+                        places[k], places[k + 1] = places[k + 1], places[k]
+        width = int32(count)
+        while width < total:
+            for k in range(count):
+                room[first + k] = own[k]
+                if has_values:
+                    from_[first + k] = places[k]
+            cuda.syncthreads()
+            # Of the two runs, how many keys of the first one come before this thread's.
+            begin = first // (2 * width) * (2 * width)
+            middle, end = min(begin + width, total), min(begin + 2 * width, total)
+            ahead = first - begin
+            low, high = max(int32(0), ahead - (end - middle)), min(ahead, middle - begin)
+            while low < high:
+                at = (low + high) // 2
+                if precedes(room[middle + ahead - 1 - at], room[begin + at]):
+                    high = at
+                else:
+                    low = at + 1
+            a, b = begin + low, middle + ahead - low
+            for k in range(count):
+                is_a = b >= end or (a < middle and not precedes(room[b], room[a]))
+                taken = a if is_a else b
+                own[k] = room[taken]
+                if has_values:
+                    places[k] = from_[taken]
+                a += 1 if is_a else 0
+                b += 0 if is_a else 1
+            cuda.syncthreads()
+            width *= 2
+        return as_tuple(own, 0)
+
+    return sort_block
+
+
+@cache
+def _carrier(kind: Any, count: int, most: int) -> Any:
+    """The device function ``(values, places)``: those of all threads, from these places."""
+    size = most * count
+    as_tuple = _tuple_of(count)
+
+    @_cuda.jit(device=True)
+    def carry(values: Any, places: Any) -> Any:
+        room = cuda.shared.array(size, kind)
+        _of_this_function()
+        own = cuda.local.array(count, kind)
+        for k in range(count):
+            room[rank() * count + k] = values[k]
+        cuda.syncthreads()
+        for k in range(count):
+            own[k] = room[places[k]]
+        return as_tuple(own, 0)
+
+    return carry
+
+
+def _one_kind(given: Any, name: str) -> tuple[Any, int]:
+    """The type of a number, or of those of a tuple, and how many there are; 0: no tuple."""
+    kind = _types.unliteral(given)
+    parts = {_types.unliteral(k) for k in kind} if isinstance(kind, _types.BaseTuple) else {kind}
+    if len(parts) != 1 or not _is_number(next(iter(parts))):
+        raise TypingError(
+            f"na.block.sort of {name} that are {given}; write a number, or a tuple of numbers of "
+            "one type."
+        )
+    return parts.pop(), len(kind) if isinstance(kind, _types.BaseTuple) else 0
+
+
 # --- what is called: see `numbasync.warp` ---
 
 
 def sum_together(value: Any) -> Any: ...
 def reduce_together(value: Any, op: Any) -> Any: ...
 def scan_together(value: Any, op: Any, exclusive: Any, initial: Any) -> Any: ...
+def sort_together(keys: Any, values: Any, descending: Any, threads: Any) -> Any: ...
 
 
 @_api.overload(sum_together)
@@ -282,6 +683,51 @@ def _reduce_together(value, op):  # type: ignore[no-untyped-def]
 @_api.overload(scan_together, prefer_literal=True)
 def _scan_together(value, op, exclusive, initial):  # type: ignore[no-untyped-def]
     return scan_overload("block.scan", _scan_of, value, op, exclusive, initial)
+
+
+@_api.overload(sort_together, prefer_literal=True)
+def _sort_together(keys, values, descending, threads):  # type: ignore[no-untyped-def]
+    most = _literal(threads, 1, "threads= of na.block.sort")
+    is_descending = _is_true(descending, "descending= of na.block.sort")
+    kind, count = _one_kind(keys, "keys")
+    if isinstance(kind, _types.Complex):
+        raise TypingError(f"na.block.sort of {kind}: complex numbers have no order.")
+    many = max(count, 1)
+    has_values = not is_none(values)
+    value_kind, room = kind, most * many * vectors.item_bytes(kind)
+    if has_values:
+        value_kind, values_count = _one_kind(values, "values")
+        if values_count != count:
+            raise TypingError(f"na.block.sort of keys {keys} and values {values}; write as many.")
+        room += most * many * (PLACE_BYTES + vectors.item_bytes(value_kind))
+    if most > MOST_THREADS or room > STATIC_BYTES:
+        raise TypingError(
+            f"na.block.sort of {many} keys in each of {most} threads takes {room:,} bytes of "
+            f"shared memory, of {STATIC_BYTES:,}; write threads= as many as a block has, at most "
+            f"{MOST_THREADS:,}, or fewer keys a thread."
+        )
+    sorter = _sorter(kind, many, most, is_descending, has_values)
+    carrier = _carrier(value_kind, many, most)
+
+    def sort_tuples(keys, values, descending, threads):  # type: ignore[no-untyped-def]
+        return sorter(keys, cuda.local.array(1, uint16))
+
+    def sort_numbers(keys, values, descending, threads):  # type: ignore[no-untyped-def]
+        return sorter((keys,), cuda.local.array(1, uint16))[0]
+
+    def sort_pairs(keys, values, descending, threads):  # type: ignore[no-untyped-def]
+        places = cuda.local.array(many, uint16)
+        found = sorter(keys, places)
+        return found, carrier(values, places)
+
+    def sort_pair(keys, values, descending, threads):  # type: ignore[no-untyped-def]
+        places = cuda.local.array(1, uint16)
+        found = sorter((keys,), places)
+        return found[0], carrier((values,), places)[0]
+
+    if has_values:
+        return sort_pairs if count else sort_pair
+    return sort_tuples if count else sort_numbers
 
 
 # The barrier in front: of an earlier call, threads may still read.
@@ -312,3 +758,12 @@ def _scan(value, op=None, exclusive=False, initial=None):  # type: ignore[no-unt
         return scan_together(value, op, exclusive, initial)
 
     return meet_and_scan
+
+
+@_api.overload(sort, prefer_literal=True)
+def _sort(keys, values=None, descending=False, threads=1024):  # type: ignore[no-untyped-def]
+    def meet_and_sort(keys, values=None, descending=False, threads=1024):  # type: ignore[no-untyped-def]
+        cuda.syncthreads()
+        return sort_together(keys, values, descending, threads)
+
+    return meet_and_sort

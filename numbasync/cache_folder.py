@@ -7,6 +7,11 @@ folder relative to the one above it, and every one is checked when it is open; e
 replaced relative to the folder that was checked. So there is no moment between the check and the
 use, and no path that leads elsewhere then. It is done at every load: a folder may be removed, and
 made again by somebody else.
+
+Each kind of thing has a folder of its own here: batches their sources, with what Numba compiles
+from them beside them, and tuning its measurements. A file that no process has used for `RETENTION`
+seconds is removed: those of a program under development would become more and more. The time of the
+last use is the file's access time, set here, since file systems need not maintain it.
 """
 
 from __future__ import annotations
@@ -14,12 +19,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import signal
 import stat
 import sys
 import tempfile
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -28,6 +35,9 @@ from pathlib import Path, PurePath
 SWITCH = "NUMBASYNC_CACHE_DIR"
 
 IS_CHECKED = sys.platform != "win32"  # folders below a user's own are that user's on Windows
+DAY = 24 * 60 * 60  # seconds
+RETENTION = 30 * DAY  # since the last use
+STAMP = ".tidied"  # its time is that of the last clean-up: once a day is enough
 _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40  # as the system's own limit
 _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -294,6 +304,42 @@ def _why_foreign(status: os.stat_result, path: Path, may_share: bool = False) ->
 def _is_ours(status: os.stat_result) -> bool:
     """Whether this user or root owns it. Root can do everything anyway."""
     return not IS_CHECKED or status.st_uid in (os.geteuid(), 0)
+
+
+def use(path: Path) -> None:
+    """Record that a process uses this file. The modification time stays: by it, Numba finds what it
+    has compiled from a source.
+    """
+    with contextlib.suppress(OSError), opened(path.parent) as folder:
+        folder.set_times(path.name, time.time_ns(), folder.status(path.name).st_mtime_ns)
+
+
+def tidy(path: Path, ours: re.Pattern[str]) -> None:
+    """Remove files that have not been used for long, and what Numba has compiled from them. Errors
+    of the file system are ignored: other processes may do the same, and a file that cannot be
+    removed stays.
+
+    Args:
+        ours: the names of the files that may be removed, whole.
+    """
+    now = time.time()
+    with contextlib.suppress(OSError), opened(path) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            if 0 <= now - folder.status(STAMP).st_mtime < DAY:
+                return
+        folder.write(STAMP, b"")
+        old = [n for n in folder.names() if ours.fullmatch(n) and _is_old(folder.status(n), now)]
+        stems = {PurePath(name).stem for name in old}
+        with contextlib.suppress(FileNotFoundError), opened(path / "__pycache__") as compiled:
+            for name in compiled.names() if stems else ():
+                if name.partition(".")[0] in stems:
+                    compiled.remove(name)
+        for name in old:
+            folder.remove(name)
+
+
+def _is_old(status: os.stat_result, now: float) -> bool:
+    return now - max(status.st_atime, status.st_mtime) > RETENTION
 
 
 @contextlib.contextmanager

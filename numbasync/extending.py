@@ -19,13 +19,23 @@ from typing import TypeVar
 from numbasync.backend.protocols import Prerequisite as Prerequisite
 from numbasync.ops.context import Context as Context
 from numbasync.ops.elsewhere import join, where_it_belongs
+from numbasync.ops.home import Home as Home
+from numbasync.ops.home import first_home as first_home
 from numbasync.ops.op import DeviceOp as DeviceOp
 from numbasync.ops.op import Steps as Steps
 from numbasync.ops.operands import check_op, common_stream, suppress_unused_warnings
+from numbasync.ops.run import describe as describe
+from numbasync.tensors.copies import HostArray as HostArray
 from numbasync.tensors.copies import check_here, order
+from numbasync.tensors.copies import copy as copy
+from numbasync.tensors.copies import download as download
+from numbasync.tensors.copies import upload_any as upload
 from numbasync.tensors.tensor import Tensor
 
-__all__ = ["Context", "DeviceOp", "Prerequisite", "access", "enqueue"]  # and the annotation Steps
+__all__ = [  # and the annotations Home, HostArray and Steps
+    "Context", "DeviceOp", "Prerequisite", "access", "copy", "describe", "download", "enqueue",
+    "first_home", "upload",
+]  # fmt: skip
 
 T = TypeVar("T")
 

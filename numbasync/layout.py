@@ -10,21 +10,16 @@ import itertools
 import math
 import operator
 from collections.abc import Hashable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numbasync.arguments import as_wholes, shown
-from numbasync.errors import DTypeError, ShapeError
+from numbasync.errors import ShapeError
 from numbasync.memo import Memo
 
 Shape = tuple[int, ...]
-
-# bool, integers, floats, complex: the types that both NumPy and CUDA have. `bfloat16` is one more,
-# which NumPy has from the package ml_dtypes, as a type of its kind "V", like structures.
-CHARS = frozenset("?bBhHiIlLqQefdFD")
-
 
 MOST_BYTES = 2**63 - 1
 MOST_AXES = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32  # of NumPy's arrays
@@ -76,119 +71,6 @@ def check_shape(shape: Any) -> Shape:
     if any(n > MOST_BYTES for n in extents):
         raise ShapeError(f"a shape has no extents beyond 2**63 - 1: {shown(extents)}.")
     return extents
-
-
-def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
-    """A dtype that device memory can hold: booleans, integers, floats, also bfloat16, complex
-    numbers. Of times it is int64, which counts their units.
-
-    Args:
-        records: also accept structures of these, without bfloat16, and of times, bytes and text.
-
-    Raises:
-        DTypeError: `dtype` is another type, no dtype, or not in this machine's byte order.
-    """
-    try:
-        # NumPy takes None for float64, which is no caller's intention here.
-        checked: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
-    except Exception:  # TypeError, and whatever an attribute `dtype` raises
-        if isinstance(dtype, str) and dtype == "bfloat16":  # which NumPy may not know yet
-            return bfloat16()
-        raise DTypeError(
-            f"{shown(dtype)} is not a NumPy dtype; write np.float32, 'int32' ..."
-        ) from None
-    if checked.type in (np.datetime64, np.timedelta64) and checked.isnative:
-        return np.dtype(np.int64)
-    if not (records and checked.names):
-        if not _is_element(checked):
-            raise DTypeError(f"device memory cannot hold {checked}{_advice(checked)}")
-    elif (wrong := _wrong_field(checked)) is not None:
-        name, field = wrong
-        raise DTypeError(
-            f"device memory cannot hold records with the field {name!r} of {field}{_advice(field)}"
-        )
-    return checked
-
-
-def _advice(dtype: np.dtype[Any]) -> str:
-    """What to write instead of a dtype that a tensor, or a field of one, cannot have."""
-    if dtype.names:
-        return " here: records are made, uploaded and copied. A kernel computes with x[i].field."
-    if is_bfloat16(dtype):
-        return ".\nWrite a field of bfloat16 as np.uint16, its bits."
-    if dtype.shape:
-        return ".\nWrite a field of it for each element."
-    if dtype.kind in "SVU":
-        return ", as no kernel reads it.\nWrite its bytes: array.view(np.uint8), dtype=np.uint8."
-    return (
-        "; use bool, an integer, a float of at most 64 bits or a complex number of two such, in "
-        "native byte order."
-    )
-
-
-@cache
-def bfloat16() -> np.dtype[Any]:
-    """NumPy's dtype of bfloat16. Imports ml_dtypes, which programs without bfloat16 do not need."""
-    import ml_dtypes
-
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
-
-
-def is_bfloat16(dtype: np.dtype[Any]) -> bool:
-    """Whether `dtype` is bfloat16, in any byte order. Imports nothing."""
-    return dtype.type.__name__ == "bfloat16"
-
-
-def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether elements are real floats, bfloat16 among them, which NumPy counts as no kind "f"."""
-    return dtype.kind == "f" or is_bfloat16(dtype)
-
-
-def has_nan(dtype: np.dtype[Any]) -> bool:
-    """Whether elements are floats or complex numbers."""
-    return dtype.kind == "c" or is_float(dtype)
-
-
-def limits_of(dtype: np.dtype[Any]) -> Any:
-    """`np.finfo` of a float or complex type, bfloat16 among them."""
-    if is_bfloat16(dtype):
-        import ml_dtypes
-
-        return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    return np.finfo(dtype)
-
-
-def _is_element(dtype: np.dtype[Any]) -> bool:
-    return _is_plain(dtype) or (is_bfloat16(dtype) and dtype.isnative)
-
-
-def _is_plain(dtype: np.dtype[Any]) -> bool:
-    return dtype.char in CHARS and dtype.isnative
-
-
-def _wrong_field(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]] | None:
-    """The first field, with its dtype, that no record in device memory may have; else None. A field
-    is a number, an array of numbers, a time, bytes, text, or another such record: Numba has types
-    for no others.
-    """
-    for name in dtype.names or ():
-        whole = dtype[name]
-        field = whole.base
-        if field.names:
-            inner = _wrong_field(field)
-            if inner is not None:
-                return f"{name}.{inner[0]}", inner[1]
-        elif not _is_plain(field):
-            kinds = "" if whole.shape else "mMSU"
-            if field.kind not in kinds or not field.isnative:
-                return name, whole
-    return None
-
-
-def dtype_key(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
-    """A key from which `np.dtype` makes the dtype again, and which is fast to compare."""
-    return dtype.str if dtype.kind != "V" else dtype  # of bfloat16, `str` is that of two bytes
 
 
 def contiguous_strides(shape: Shape, itemsize: int) -> Shape:

@@ -22,6 +22,7 @@ from numbasync.device.device import (
 )
 from numbasync.device.stream import Steps
 from numbasync.errors import CallerError, DeviceError, OperationError, StateError
+from numbasync.extending import describe
 from numbasync.launch.call import Compile
 from numbasync.launch.declared import compilations
 from numbasync.launch.launcher import Launcher
@@ -31,7 +32,7 @@ from numbasync.ops.future import DeviceFuture
 from numbasync.ops.gather import gather
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
-from numbasync.ops.run import awaited, describe
+from numbasync.ops.run import await_op
 from numbasync.ops.task_factory import eager_task_factory, task_factory
 from numbasync.tensors.create import zeros
 from numbasync.threads import Answer, start
@@ -74,7 +75,7 @@ def run(main: Awaitable[T], *, debug: bool | None = None, eager_tasks: bool = Fa
         if inspect.iscoroutine(main):
             main.close()  # else Python would also warn that it was never awaited
         raise
-    coroutine: Coroutine[Any, Any, T] = main if inspect.iscoroutine(main) else awaited(main)
+    coroutine: Coroutine[Any, Any, T] = main if inspect.iscoroutine(main) else await_op(main)
     with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
         runner.get_loop().set_task_factory(eager_task_factory if eager_tasks else task_factory)
         return runner.run(coroutine)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numbasync
 from benchmarks import page, plots
+from tests import algorithm_table
 
 PACKAGE = Path(str(numbasync.__file__)).parent
 ROOT = Path(__file__).parent.parent
@@ -24,9 +25,9 @@ NUMBER = re.compile(r"(?<=<!-- number of (parts|files) -->)[^<\n]*(?=<!-- / -->)
 SUBPACKAGES = (
     "tools", "dask", "ray", "serve", "torch", "testing", "batch", "graphs", "runtime", "tuning",
     "algorithms", "collective", "cpu_cuda", "timeline",
-    "launch", "random", "extending", "tensors", "ops", "device", "backend", "tensor_cores",
-    "vectors", "block", "warp", "layout", "arguments", "cache_folder", "errors", "fork", "memo",
-    "public", "driver_results",
+    "launch", "random", "extending", "tensors", "ops", "device", "backend", "facts",
+    "tensor_cores", "vectors", "block", "warp", "layout", "dtypes", "arguments", "cache_folder",
+    "errors", "fork", "memo", "public", "driver_results",
 )  # fmt: skip
 
 # Modules that annotations make name one another, because a public class of one gives the other.
@@ -105,6 +106,7 @@ def filled(path: Path) -> str:
     """A document, with everything in it that is counted or measured."""
     text = BLOCK.sub(lambda _: picture(), path.read_text(encoding="utf-8"))
     text = NUMBER.sub(lambda found: str(number(found[1])), text)
+    text = algorithm_table.filled(text)
     return page.filled(text, page.folder_of(path))
 
 

@@ -58,3 +58,14 @@ def of_interop(ordinal: int) -> list[Case]:
         )
         for name, given in ((interop.CORE, buffers), (interop.CORE_ONCE, tensors))
     ]  # fmt: skip
+
+
+def of_reading(ordinal: int) -> list[Case]:
+    """One of cuda.core's buffers."""
+    core: Any = importlib.import_module("cuda.core")
+    device = core.Device(ordinal)
+    device.set_current()
+    x, _ = interop.bytes_of_numbers()
+    buffer = device.allocate(x.size, stream=device.create_stream())
+    na.as_tensor(buffer).copy_from(x.view(np.int8)).sync()
+    return [interop.reading("cuda.core's buffer", buffer, x)]

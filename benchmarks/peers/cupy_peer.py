@@ -88,18 +88,35 @@ def of_interop(ordinal: int) -> list[Case]:
     ours, theirs = na.default_device().new_stream(), _stream(cupy)
     x, y = (cupy.asarray(a) for a in interop.numbers())
     z = cupy.empty_like(x)
+    tx, ty, tz = (na.as_tensor(a) for a in (x, y, z))
     cupy.cuda.Device().synchronize()
 
     def case(name: str, call: Callable[[], object], within: Any = None) -> Case:
-        return interop.case(
-            name, call, cupy.cuda.Device().synchronize, lambda: cupy.asnumpy(z), within
-        )
+        return interop.case(name, call, drain, lambda: cupy.asnumpy(z), within)
+
+    def drain() -> None:
+        cupy.cuda.Device().synchronize()
+        ours.synchronize()  # whose launches would else be retired in the time of the next case
 
     return [
         case(interop.CUPY, lambda: interop.add(z, x, y).async_on(ours)),
+        case(interop.CUPY_ONCE, lambda: interop.add(tz, tx, ty).async_on(ours)),
         case(interop.CUPY_CALLER, lambda: interop.add_there(z, x, y).async_on(), theirs),
         case(interop.CUPY_ADD, lambda: cupy.add(x, y, out=z), theirs),
     ]
+
+
+def of_reading(ordinal: int) -> list[Case]:
+    """One of CuPy's arrays, of one axis and of two."""
+    cupy = _on(ordinal)
+    x, _ = interop.numbers()
+    rows = x.reshape(64, -1)
+    cases = [
+        interop.reading("CuPy's array", cupy.asarray(x), x),
+        interop.reading("CuPy's array of two axes", cupy.asarray(rows), rows),
+    ]
+    cupy.cuda.Device().synchronize()
+    return cases
 
 
 def of_alloc(ordinal: int) -> list[Case]:

@@ -42,3 +42,12 @@ def of_interop(ordinal: int) -> list[Case]:
             lambda: np.asarray(add(x, y)),
         ),
     ]  # fmt: skip
+
+
+def of_reading(ordinal: int) -> list[Case]:
+    """One of JAX's arrays."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax: Any = importlib.import_module("jax")
+    x, _ = interop.numbers()
+    array = jax.block_until_ready(jax.device_put(x, jax.devices("cuda")[ordinal]))
+    return [interop.reading("JAX's array", array, x)]

@@ -41,12 +41,25 @@ def of_interop(ordinal: int) -> list[Case]:
     kernel = interop.add.kernel[(interop.SIZE + 127) // 128, 128, theirs]
 
     def case(name: str, call: Callable[[], object]) -> Case:
-        return interop.case(name, call, cuda.synchronize, z.copy_to_host)
+        return interop.case(name, call, drain, z.copy_to_host)
+
+    def drain() -> None:
+        cuda.synchronize()
+        ours.synchronize()  # whose launches would else be retired in the time of the next case
 
     return [
         case(interop.NUMBA, lambda: interop.add(z, x, y).async_on(ours)),
         case(interop.NUMBA_LAUNCH, lambda: kernel(z, x, y)),
     ]
+
+
+def of_reading(ordinal: int) -> list[Case]:
+    """One of Numba's arrays."""
+    cuda.select_device(ordinal)
+    x, _ = interop.numbers()
+    array = cuda.to_device(x)
+    cuda.synchronize()
+    return [interop.reading("Numba's array", array, x)]
 
 
 def of_await(ordinal: int) -> list[Case]:

@@ -30,3 +30,10 @@ def of_interop(ordinal: int) -> list[Case]:
         )
         for name, given in ((interop.RMM, (z, x, y)), (interop.RMM_ONCE, tensors))
     ]  # fmt: skip
+
+
+def of_reading(ordinal: int) -> list[Case]:
+    """One of RMM's buffers."""
+    rmm: Any = importlib.import_module("rmm")
+    x, _ = interop.bytes_of_numbers()
+    return [interop.reading("RMM's buffer", rmm.DeviceBuffer.to_device(x.tobytes()), x)]

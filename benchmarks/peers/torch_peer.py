@@ -50,7 +50,11 @@ def of_interop(ordinal: int) -> list[Case]:
         def result() -> Any:
             return out.cpu().numpy() if out is z else out.to_host().sync_on(ours)
 
-        return interop.case(name, call, torch.cuda.synchronize, result, within)
+        return interop.case(name, call, drain, result, within)
+
+    def drain() -> None:
+        torch.cuda.synchronize()
+        ours.synchronize()  # whose launches would else be retired in the time of the next case
 
     class Behind:
         """While it is current, PyTorch's stream has work for longer than a round."""
@@ -70,6 +74,15 @@ def of_interop(ordinal: int) -> list[Case]:
         case(interop.TORCH_CALLER, lambda: add_there(z, x, y).async_on(), inside),
         case(interop.TORCH_ADD, lambda: torch.add(x, y, out=z), inside),
     ]
+
+
+def of_reading(ordinal: int) -> list[Case]:
+    """One of PyTorch's tensors."""
+    torch, _, _ = on(ordinal)
+    x, _ = interop.numbers()
+    tensor = torch.from_numpy(x).cuda()
+    torch.cuda.synchronize()
+    return [interop.reading("PyTorch's tensor", tensor, x)]
 
 
 def of_alloc(ordinal: int) -> list[Case]:

@@ -34,3 +34,13 @@ def fits(names: str, ndim: int, dtypes: tuple[str, ...]) -> tuple[str, ...]:
 def name_of(dtype: np.dtype[Any]) -> str:
     """The name of a dtype, which NumPy computes each time."""
     return dtype.name
+
+
+def dtype_of(name: str) -> Any:
+    """The dtype of a name that NumPy or ml_dtypes has."""
+    kind = getattr(np, name, None)
+    if kind is None:
+        import ml_dtypes
+
+        kind = getattr(ml_dtypes, name)
+    return np.dtype(kind)

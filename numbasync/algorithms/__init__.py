@@ -25,11 +25,13 @@ from numbasync.algorithms.scans import cumprod as cumprod
 from numbasync.algorithms.scans import cumsum as cumsum
 from numbasync.algorithms.scans import scan as scan
 from numbasync.algorithms.segments import segmented_reduce as segmented_reduce
+from numbasync.algorithms.segments import segmented_scan as segmented_scan
 from numbasync.algorithms.selections import bincount as bincount
 from numbasync.algorithms.selections import histogram as histogram
 from numbasync.algorithms.selections import searchsorted as searchsorted
 from numbasync.algorithms.selections import select as select
 from numbasync.algorithms.selections import unique as unique
+from numbasync.algorithms.softmaxes import cross_entropy as cross_entropy
 from numbasync.algorithms.softmaxes import log_softmax as log_softmax
 from numbasync.algorithms.softmaxes import softmax as softmax
 from numbasync.algorithms.sorts import argsort as argsort

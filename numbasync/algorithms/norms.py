@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, int64
 
-from numbasync import block, layout, warp
+from numbasync import block, dtypes, warp
 from numbasync.algorithms.operation import Algorithm, contiguous
 from numbasync.algorithms.operators import named, wide
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
@@ -98,7 +98,7 @@ def _plan(name: str, eps: float, which: tuple[str, ...], *known: Any) -> Any:
     if not shape:
         raise ShapeError(f"{name} of no axes: write x of one or more.")
     for what, its_dtype in (("x", dtype), *pairs(which, known[3::2], strict=True)):
-        if not layout.is_float(its_dtype):
+        if not dtypes.is_float(its_dtype):
             raise DTypeError(
                 f"{name} with {what} of {its_dtype}: write floats, as await "
                 f"{what}.astype(np.float32) gives."
@@ -113,9 +113,9 @@ def _plan(name: str, eps: float, which: tuple[str, ...], *known: Any) -> Any:
     if not count:
         return lambda *_: empty(shape, dtype)
     threads, each = threads_of(n)
-    dtypes = dict(pairs(which, known[3::2], strict=True))
+    others = dict(pairs(which, known[3::2], strict=True))
     kernel = norm_kernel(
-        dtype, dtypes.get("scale"), dtypes.get("shift"), threads, each, name == "layer_norm"
+        dtype, others.get("scale"), others.get("shift"), threads, each, name == "layer_norm"
     )
     grid = grid_of(count // n, threads)
 

@@ -8,17 +8,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import as_wholes, shown
 from numbasync.device.event import Event
 from numbasync.errors import NotAGraphNodeError, OperationError, ShapeError
+from numbasync.extending import Home, describe, first_home
 from numbasync.layout import Layout
 from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home, first_home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import as_child, common_stream, is_op, suppress_unused_warnings
-from numbasync.ops.run import describe
 from numbasync.tensors.copy_ops import Item
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
@@ -71,7 +70,7 @@ class Algorithm(DeviceOp[T]):
                 "na.as_tensor(x)."
             )
         array = plain(x)
-        layout.check_dtype(array.dtype)
+        dtypes.check_dtype(array.dtype)
         return array
 
     def _inner(self) -> Iterable[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, int64, types, uint8
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.algorithms.reduce_kernels import numba_type
 from numbasync.arguments import is_one_of, shown
 from numbasync.errors import CallerError, DTypeError
@@ -210,12 +210,12 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return I64
     if dtype.kind == "u":
         return U64
-    return F32 if layout.is_float(dtype) and dtype.itemsize < 4 else dtype
+    return F32 if dtypes.is_small(dtype) else dtype
 
 
 def _sum(dtype: np.dtype[Any]) -> Operator:
     state = wide(dtype)
-    out = dtype if layout.has_nan(dtype) else state
+    out = dtype if dtypes.has_nan(dtype) else state
     return Operator((state,), out, _lifted(dtype, state), _add, _value, 0)
 
 
@@ -224,14 +224,14 @@ def _prod(dtype: np.dtype[Any]) -> Operator:
 
 
 def _mean(dtype: np.dtype[Any]) -> Operator:
-    state = wide(dtype) if layout.has_nan(dtype) else F64
-    out = dtype if layout.has_nan(dtype) else F64
+    state = wide(dtype) if dtypes.has_nan(dtype) else F64
+    out = dtype if dtypes.has_nan(dtype) else F64
     return Operator((state,), out, _lifted(dtype, state), _add, _mean_of(state), math.nan)
 
 
 def _moments(dtype: np.dtype[Any], is_root: bool) -> Operator:
-    state = wide(dtype) if layout.has_nan(dtype) else F64
-    out = dtype if layout.has_nan(dtype) else F64
+    state = wide(dtype) if dtypes.has_nan(dtype) else F64
+    out = dtype if dtypes.has_nan(dtype) else F64
     finish = _variance_of(state, is_root)
     return Operator((state,) * 3, out, _moment(state), _merge_moments, finish, math.nan)
 
@@ -248,7 +248,7 @@ def _compared(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which elements are compared."""
     if dtype == BOOL:
         return U8
-    return wide(dtype) if layout.is_float(dtype) else dtype
+    return wide(dtype) if dtypes.is_float(dtype) else dtype
 
 
 def _min(dtype: np.dtype[Any]) -> Operator:
@@ -286,7 +286,7 @@ def _norm(dtype: np.dtype[Any]) -> Operator:
     out = F64
     if dtype.kind == "c":
         out = np.dtype(f"f{dtype.itemsize // 2}")
-    elif layout.is_float(dtype):
+    elif dtypes.is_float(dtype):
         out = dtype
     return Operator((F64,), out, _squared(dtype), _add, _root, 0)
 
@@ -323,7 +323,7 @@ def from_function(function: Any, dtype: np.dtype[Any]) -> Operator:
     """
     if dtype == BOOL:
         raise DTypeError(f"reduce of {dtype} by a function: convert it, await t.astype(np.uint8).")
-    state = wide(dtype) if layout.is_float(dtype) else dtype
+    state = wide(dtype) if dtypes.is_float(dtype) else dtype
     kind = numba_type(state)
     device_function = function if hasattr(function, "py_func") else cuda.jit(device=True)(function)
 

@@ -285,8 +285,11 @@ def _level(
     parts = -(-n // block.chunk)
     is_last = parts == 1
     kernel = reduce_kernel(
-        operator.states, operator.lift, operator.combine, operator.finish, block, is_first, is_last
-    )
+        operator.states, operator.lift, operator.combine, operator.finish, block, is_first, is_last,
+        arrays[0].dtype,
+    )  # fmt: skip
+    if columns == 1:
+        arrays = tuple([t.reshape((rows, 1, n)) for t in arrays])
     blocks = -(-columns // block.columns) * parts * -(-rows // block.rows)
     dtypes = (operator.out,) if is_last else operator.states
     made = zip(*(empty((rows, parts, columns), d) for d in dtypes))

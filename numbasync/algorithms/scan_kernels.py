@@ -7,6 +7,10 @@ goes through its run again, from what is before it. Of several chunks, a first l
 totals, which are scanned in the same way, and the last launch begins each chunk with what is
 before it.
 
+Long rows of one column need no staging: `scan_row_kernel`. Each thread has four neighbours in each
+part of a chunk, which it loads 16 bytes at a time where they are aligned, and `numbasync.block`
+scans what its fours combine to, of all parts at once.
+
 The shape of it follows from n, the dtype, and whether `columns` is 1: neither the grid nor the
 device has a part in it. No neutral element is needed. Places behind the end hold a copy of the last
 element, which nothing in front of it sees.
@@ -23,7 +27,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, int64, uint32, uint64
 
-from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
+from numbasync import block, vectors
+from numbasync.algorithms.reduce_kernels import THREADS, Block, four_loader, numba_type, vector_of
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 
@@ -46,7 +51,7 @@ def scan_block(n: int, columns: int, each: int) -> Block:
 
 @cache
 def scan_kernel(
-    state: np.dtype[Any], lift: Any, combine: Any, finish: Any, block: Block,
+    state: np.dtype[Any], lift: Any, combine: Any, finish: Any, layout: Block,
     is_first: bool, is_total: bool, has_before: bool, has_start: bool, is_exclusive: bool,
 ) -> Any:  # fmt: skip
     """The launcher ``(z, x, before, start, parts)`` of one level.
@@ -61,7 +66,7 @@ def scan_kernel(
         is_exclusive: each result is of what is before its element, of which there is a start.
     """
     kind = numba_type(state)
-    rows, along, columns, _ = block
+    rows, along, columns, _ = layout
     each = each_of(state)
     chunk = along * each
     wide = chunk * columns
@@ -190,3 +195,185 @@ def scan_kernel(
                     z[row, i, column_t] = finished(tile[staged + k * apart])
 
     return scan_chunks
+
+
+@cache
+def four_storer(dtype: np.dtype[Any]) -> Any:
+    """The device function ``(z, row, i, a, b, c, d)``, of what `four_loader` loads."""
+    if dtype.itemsize <= 4:
+
+        @cuda.jit(device=True)
+        def store_four(z: Any, row: Any, i: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+            vectors.store(z, (row, 0, i), (a, b, c, d))
+    else:
+
+        @cuda.jit(device=True)
+        def store_four(z: Any, row: Any, i: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+            vectors.store(z, (row, 0, i), (a, b))
+            vectors.store(z, (row, 0, i + 2), (c, d))
+
+    return store_four
+
+
+@cuda.jit(device=True)
+def _fourths_4(runs: Any) -> Any:
+    return runs[3], runs[7], runs[11], runs[15]
+
+
+@cuda.jit(device=True)
+def _fourths_2(runs: Any) -> Any:
+    return runs[3], runs[7]
+
+
+@cuda.jit(device=True)
+def _fourths_1(runs: Any) -> Any:
+    return (runs[3],)
+
+
+FOURTHS = {4: _fourths_4, 2: _fourths_2, 1: _fourths_1}
+
+
+@cache
+def _side_by_side(combine: Any, fours: int) -> Any:
+    """The operator of so many states, each combined with its like."""
+
+    @cuda.jit(device=True)
+    def combine_1(a: Any, b: Any) -> Any:
+        return combine(a, b)
+
+    @cuda.jit(device=True)
+    def combine_2(a: Any, b: Any) -> Any:
+        return combine((a[0],), (b[0],))[0], combine((a[1],), (b[1],))[0]
+
+    @cuda.jit(device=True)
+    def combine_4(a: Any, b: Any) -> Any:
+        low, high = combine_2((a[0], a[1]), (b[0], b[1])), combine_2((a[2], a[3]), (b[2], b[3]))
+        return low[0], low[1], high[0], high[1]
+
+    return {1: combine_1, 2: combine_2, 4: combine_4}[fours]
+
+
+@cache
+def scan_row_kernel(
+    state: np.dtype[Any], lift: Any, combine: Any, finish: Any, dtype: np.dtype[Any],
+    out: np.dtype[Any], is_first: bool, is_total: bool, has_before: bool, has_start: bool,
+    is_exclusive: bool,
+) -> Any:  # fmt: skip
+    """The launcher of `scan_kernel`, of long rows. `x` and `z` are seen as ``(rows, 1, n)``, totals
+    as ``(rows, parts, 1)``.
+
+    Args:
+        dtype, out: of the elements, and of what is written.
+    """
+    kind = numba_type(state)
+    each = each_of(state)
+    fours, part_size = each // 4, 4 * THREADS
+    chunk, size = THREADS * each, THREADS * each // 4
+    wide_in, wide_out = vector_of(dtype), vector_of(out)
+    load_four, store_four = four_loader(dtype), four_storer(out)
+    fourths, together = FOURTHS[fours], _side_by_side(combine, fours)
+
+    @cuda.jit(device=True)
+    def lift_element(value: Any, i: Any) -> Any:
+        return lift(value, i)[0]
+
+    @cuda.jit(device=True)
+    def take_state(value: Any, i: Any) -> Any:
+        return kind(value)
+
+    @cuda.jit(device=True)
+    def finish_result(total: Any) -> Any:
+        return finish((total,), 1, 0)
+
+    @cuda.jit(device=True)
+    def keep_state(total: Any) -> Any:
+        return total
+
+    lifted = lift_element if is_first else take_state
+    finished = finish_result if is_first and not is_total else keep_state
+
+    @launcher(may_alias=True)
+    @cuda.jit
+    def scan_row_chunks(
+        z: KernelOutput, x: KernelInput, before: KernelInput, start: Any, parts: int
+    ) -> None:
+        totals = cuda.shared.array(size, kind)
+        runs = cuda.local.array(each, kind)
+        t = int64(cuda.threadIdx.x)
+        number = uint32(cuda.blockIdx.x)
+        row = int64(number // uint32(parts))
+        part = int64(number) - row * parts
+        first = part * chunk
+        left = x.shape[2] - first
+        own = first + 4 * t
+        is_loaded = False
+        if wide_in:  # noqa: SIM102 - as below: where it is 0, what follows has no types
+            if left >= chunk and vectors.is_aligned(x, (uint64(row), 0, uint64(own)), wide_in):
+                for g in range(fours):
+                    a, b, c, d = load_four(x, uint64(row), uint64(own + g * part_size))
+                    runs[4 * g] = lifted(a, own)
+                    runs[4 * g + 1] = lifted(b, own)
+                    runs[4 * g + 2] = lifted(c, own)
+                    runs[4 * g + 3] = lifted(d, own)
+                is_loaded = True
+        if not is_loaded:
+            for k in range(each):
+                i = min(own + k // 4 * part_size + k % 4, x.shape[2] - 1)
+                runs[k] = lifted(x[uint64(row), 0, uint64(i)], own)
+        for g in range(fours):
+            for k in range(4 * g + 1, 4 * g + 4):
+                runs[k] = combine((runs[k - 1],), (runs[k],))[0]
+        upto = block.scan(fourths(runs), together)
+        for g in range(fours):
+            totals[g * THREADS + t] = upto[g]
+        cuda.syncthreads()
+
+        if is_total:
+            if t == 0:
+                total = totals[THREADS - 1]
+                for g in range(1, fours):
+                    total = combine((total,), (totals[g * THREADS + THREADS - 1],))[0]
+                z[row, part, 0] = total
+        else:
+            is_begun = False
+            front = runs[0]
+            if has_before:  # noqa: SIM102 - a branch by itself, so that it is not even typed
+                if part > 0:
+                    front = before[row, part - 1, 0]
+                    is_begun = True
+            if has_start:
+                front = combine((kind(start),), (front,))[0] if is_begun else kind(start)
+                is_begun = True
+            for g in range(fours):
+                carry, is_behind = front, is_begun
+                if t > 0:
+                    there = totals[g * THREADS + t - 1]
+                    carry = combine((front,), (there,))[0] if is_begun else there
+                    is_behind = True
+                if is_exclusive:
+                    for k in range(4 * g + 3, 4 * g, -1):
+                        runs[k] = combine((carry,), (runs[k - 1],))[0]
+                    runs[4 * g] = carry
+                elif is_behind:
+                    for k in range(4 * g, 4 * g + 4):
+                        runs[k] = combine((carry,), (runs[k],))[0]
+                last = totals[g * THREADS + THREADS - 1]
+                front = combine((front,), (last,))[0] if is_begun else last
+                is_begun = True
+            is_stored = False
+            if wide_out:  # noqa: SIM102
+                if left >= chunk and vectors.is_aligned(z, (uint64(row), 0, uint64(own)), wide_out):
+                    for g in range(fours):
+                        store_four(
+                            z, uint64(row), uint64(own + g * part_size), finished(runs[4 * g]),
+                            finished(runs[4 * g + 1]), finished(runs[4 * g + 2]),
+                            finished(runs[4 * g + 3]),
+                        )  # fmt: skip
+                    is_stored = True
+            if not is_stored:
+                for k in range(each):
+                    i = own + k // 4 * part_size + k % 4
+                    if i < x.shape[2]:
+                        z[uint64(row), 0, uint64(i)] = finished(runs[k])
+
+    return scan_row_chunks

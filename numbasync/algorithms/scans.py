@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis
 from numbasync.algorithms.operators import Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS
-from numbasync.algorithms.scan_kernels import each_of, scan_block, scan_kernel
+from numbasync.algorithms.scan_kernels import (
+    each_of,
+    scan_block,
+    scan_kernel,
+    scan_row_kernel,
+)
 from numbasync.arguments import check_bool, is_one_of, shown
 from numbasync.errors import CallerError
 from numbasync.layout import Shape
@@ -69,14 +74,7 @@ def scan(
         >>> await na.algorithms.scan(np.array([2, 1, 5, 3]), "max").to_host()
         array([2, 2, 5, 5])
     """
-    is_exclusive = check_bool(exclusive, "exclusive of scan")
-    if isinstance(op, str) and not is_one_of(op, SCANS):
-        raise CallerError(f"op={shown(op)}: write one of {', '.join(SCANS)}, or a function of two.")
-    if is_exclusive and initial is None and not isinstance(op, str):
-        raise CallerError(
-            f"an exclusive scan by {shown(op)} needs a first result, which no function tells: "
-            "write initial=."
-        )
+    is_exclusive = check_scan("scan", op, exclusive, initial)
     return Algorithm("scan", x, partial(_plan, "scan", op, axis, is_exclusive, initial))
 
 
@@ -101,10 +99,37 @@ def cumprod(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
     return Algorithm("cumprod", x, partial(_plan, "cumprod", "prod", axis, False, None))
 
 
+def check_scan(name: str, op: Any, exclusive: Any, initial: Any) -> bool:
+    """Whether a scan is exclusive.
+
+    Raises:
+        CallerError: there is no such operator, or no first result.
+    """
+    is_exclusive = check_bool(exclusive, f"exclusive of {name}")
+    if isinstance(op, str) and not is_one_of(op, SCANS):
+        raise CallerError(f"op={shown(op)}: write one of {', '.join(SCANS)}, or a function of two.")
+    if is_exclusive and initial is None and not isinstance(op, str):
+        raise CallerError(
+            f"an exclusive {name} by {shown(op)} needs a first result, which no function tells: "
+            "write initial=."
+        )
+    return is_exclusive
+
+
+def start_of(op: Any, operator: Operator, is_exclusive: bool, initial: Any) -> Any:
+    """What is combined before the first element, of the type of states; None: nothing."""
+    if not is_exclusive and initial is None:
+        return None
+    state = operator.states[0]
+    if initial is None:
+        return element(neutral(op, state), state)
+    return element(element(initial, operator.out), state)  # what a result can be
+
+
 def neutral(op: str, state: np.dtype[Any]) -> Any:
     """What changes nothing if it is combined by one of `SCANS`."""
     if op in ("min", "max"):
-        if layout.has_nan(state):
+        if dtypes.has_nan(state):
             return math.inf if op == "min" else -math.inf
         return getattr(np.iinfo(state), "max" if op == "min" else "min")
     return int(op in ("prod", "all"))
@@ -118,13 +143,7 @@ def _plan(
     result: Shape = (math.prod(shape),) if axis is None else shape
     along = one_axis(name, axis, len(shape)) if axis is not None else 0
     operator = operator_of(op, dtype)
-    start = None
-    if is_exclusive or initial is not None:
-        state = operator.states[0]
-        # What a result can be, an initial value can be.
-        start = element(neutral(op, state), state) if initial is None else element(
-            element(initial, operator.out), state
-        )  # fmt: skip
+    start = start_of(op, operator, is_exclusive, initial)
     if not math.prod(result):
         return lambda _: empty(result, operator.out)
     n = result[along]
@@ -150,21 +169,37 @@ def scan_rows(
     state = operator.states[0]
     block = scan_block(n, columns, each_of(state))
     parts = -(-n // (block.along * each_of(state)))
-    across = -(-columns // block.columns) * -(-rows // block.rows)
-    what = (state, operator.lift, operator.combine, operator.finish, block, is_first)
-    last = scan_kernel(*what, False, parts > 1, start is not None, is_exclusive)
+    blocks = -(-columns // block.columns) * -(-rows // block.rows)
+    is_row = block.along == THREADS
+    out = operator.out if is_first else state
+
+    def kernel(is_total: bool, has_before: bool, has_start: bool, is_exclusive: bool) -> Any:
+        what = state, operator.lift, operator.combine, operator.finish
+        how = is_first, is_total, has_before, has_start, is_exclusive
+        if is_row:
+            return scan_row_kernel(*what, x.dtype, state if is_total else out, *how)
+        return scan_kernel(*what, block, *how)
+
+    seen = x.reshape((rows, 1, n)) if is_row else x
+    last = kernel(False, parts > 1, start is not None, is_exclusive)
     first = 0 if start is None else start
 
     def write(before: Tensor) -> DeviceOp[Tensor]:
-        return empty(x.shape, operator.out if is_first else state).then(
-            lambda z: last[across * parts, THREADS](z, x, before, first, parts).map(lambda _: z)
+        return (
+            empty(seen.shape, out)
+            .then(
+                lambda z: last[blocks * parts, THREADS](z, seen, before, first, parts).map(
+                    lambda _: z
+                )
+            )
+            .reshape(x.shape)
         )
 
     if parts == 1:
         return write(x)
     full = parts - 1  # of the last chunk nothing is behind
-    totals = scan_kernel(*what, True, False, False, False)
+    totals = kernel(True, False, False, False)
     made: DeviceOp[Tensor] = empty((rows, full, columns), state).then(
-        lambda z: totals[across * full, THREADS](z, x, x, 0, full).map(lambda _: z)
+        lambda z: totals[blocks * full, THREADS](z, seen, x, 0, full).map(lambda _: z)
     )
     return made.then(lambda z: scan_rows(operator, z, is_first=False)).then(write)

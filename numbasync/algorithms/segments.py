@@ -1,8 +1,10 @@
-"""Reductions of segments: of parts of one axis, side by side, each with a length of its own.
+"""Reductions and scans of segments: parts of one axis, side by side, each of a length of its own.
 
 A block reduces a segment: each thread combines elements a block's length apart, and the block
 combines what its threads have. A thread without elements has nothing to combine, so that no
-operator needs a neutral element. The order follows from the segment's length and the mean one.
+operator needs a neutral element. Of a scan the block goes through its segment from tile to tile,
+and begins each with what is before it. The order follows from the segment's length and the mean
+one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from numba import cuda, int64, uint8
 from numbasync import block
 from numbasync.algorithms.operation import Algorithm, contiguous
 from numbasync.algorithms.operators import Operator, operator_of
+from numbasync.algorithms.reduce_kernels import numba_type
+from numbasync.algorithms.scans import check_scan, start_of
 from numbasync.arguments import shown
 from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync.launch.launcher import launcher
@@ -70,19 +74,84 @@ def segmented_reduce(
     return Algorithm("segmented_reduce", x, partial(_plan, op, initial), offsets)
 
 
+def segmented_scan(
+    x: Any, offsets: Any, op: Any = "sum", exclusive: bool = False, *, initial: Any = None
+) -> DeviceOp[Tensor]:
+    """In each segment, each element combined with all before it.
+
+    Args:
+        x: one axis of elements, or an operation that gives it.
+        offsets: as of `segmented_reduce`; the first is 0 and the last ``len(x)``, or else what is
+            in no segment is left unwritten.
+        op, exclusive, initial: as of `scan`; each segment begins anew.
+
+    The result has the shape of `x`. Its dtypes are those of `scan`. The bits of a result follow
+    from its segment, and from whether segments have 256 elements and more on average.
+
+    Error bound of a sum, to first order: ``h u scan(abs(x))``, where h is ``n / 256 + 14`` for n
+    elements up to the result's, or ``n / 32 + 7`` if the mean segment has less than 256, and u as
+    in `scan`: a tile's sums have up to 13 roundings, and each tile adds one.
+
+    Reads and writes each element once. A block for each segment: one that is much longer than the
+    others is waited for.
+
+    Raises:
+        ShapeError, DTypeError, CallerError: as `segmented_reduce` and `scan`.
+
+    Examples:
+        >>> x, offsets = np.array([4, 1, 5, 2, 9]), np.array([0, 2, 2, 5])
+        >>> await na.algorithms.segmented_scan(x, offsets).to_host()
+        array([ 4,  5,  5,  7, 16])
+        >>> await na.algorithms.segmented_scan(x, offsets, exclusive=True).to_host()
+        array([0, 4, 0, 5, 7])
+    """
+    is_exclusive = check_scan("segmented_scan", op, exclusive, initial)
+    return Algorithm("segmented_scan", x, partial(_plan_scan, op, is_exclusive, initial), offsets)
+
+
+def _operator(
+    name: str, op: Any, shape: Shape, dtype: np.dtype[Any], places: Shape,
+    place_dtype: np.dtype[Any],
+) -> Operator:  # fmt: skip
+    """The operator of a tensor of this shape and dtype, by offsets that are such, too."""
+    if len(shape) != 1 or len(places) != 1 or not places[0]:
+        raise ShapeError(
+            f"{name} of shape {shape}, by offsets of shape {places}: write one axis of elements, "
+            "and one of offsets, with one more than there are segments."
+        )
+    if place_dtype.kind not in "iu":
+        raise DTypeError(f"{name} by offsets of {place_dtype}: write integers.")
+    return operator_of(op, dtype)
+
+
+def _plan_scan(
+    op: Any, is_exclusive: bool, initial: Any, shape: Shape, dtype: np.dtype[Any],
+    places: Shape, place_dtype: np.dtype[Any],
+) -> Any:  # fmt: skip
+    """What builds the scan of a tensor of this shape and dtype, and of offsets."""
+    operator = _operator("segmented_scan", op, shape, dtype, places, place_dtype)
+    start = start_of(op, operator, is_exclusive, initial)
+    segments = places[0] - 1
+    if not segments or not shape[0]:
+        return lambda *_: empty(shape, operator.out)
+    threads = MANY if shape[0] >= LONG * segments else FEW
+    kernel = segment_scan_kernel(operator, threads, start is not None, is_exclusive)
+    first = 0 if start is None else start
+
+    def scan(pair: tuple[Tensor, Tensor]) -> DeviceOp[Tensor]:
+        return empty(shape, operator.out).then(
+            lambda z: kernel[segments, threads](z, *pair, first).map(lambda _: z)
+        )
+
+    return lambda x, offsets: zip(contiguous(x), contiguous(offsets)).then(scan)
+
+
 def _plan(
     op: Any, initial: Any, shape: Shape, dtype: np.dtype[Any], places: Shape,
     place_dtype: np.dtype[Any],
 ) -> Any:  # fmt: skip
     """What builds the reduction of a tensor of this shape and dtype, and of offsets."""
-    if len(shape) != 1 or len(places) != 1 or not places[0]:
-        raise ShapeError(
-            f"segmented_reduce of shape {shape}, by offsets of shape {places}: write one axis of "
-            "elements, and one of offsets, with one more than there are segments."
-        )
-    if place_dtype.kind not in "iu":
-        raise DTypeError(f"segmented_reduce by offsets of {place_dtype}: write integers.")
-    operator = operator_of(op, dtype)
+    operator = _operator("segmented_reduce", op, shape, dtype, places, place_dtype)
     none = operator.of_none if initial is None else initial
     if none is None:
         raise CallerError(
@@ -134,3 +203,46 @@ def segment_kernel(operator: Operator, threads: int) -> Any:
                 z[segment] = none
 
     return reduce_segments
+
+
+@cache
+def segment_scan_kernel(
+    operator: Operator, threads: int, has_start: bool, is_exclusive: bool
+) -> Any:
+    """The launcher ``(z, x, offsets, start)`` of blocks with so many threads, one for a segment.
+
+    Args:
+        operator: whose states are single numbers.
+        has_start: `start` is combined before the first element of each segment.
+        is_exclusive: each result is of what is before its element, of which there is a start.
+    """
+    lift, combine, finish = operator.lift, operator.combine, operator.finish
+    kind = numba_type(operator.states[0])
+
+    @launcher
+    @cuda.jit
+    def scan_segments(z: KernelOutput, x: KernelInput, offsets: KernelInput, start: Any) -> None:
+        edge = cuda.shared.array(1, kind)
+        segment, t = int64(cuda.blockIdx.x), int64(cuda.threadIdx.x)
+        first, end = int64(offsets[segment]), int64(offsets[segment + 1])
+        carry = (kind(start),)
+        for base in range(first, end, threads):
+            i = base + t
+            # Behind the end stands the last element, which nothing in front of it sees.
+            own = lift(x[min(i, end - 1)], 0)
+            if is_exclusive:
+                run = block.scan(own, combine, exclusive=True, initial=carry)
+                total = combine(run, own)
+            else:
+                run = block.scan(own, combine)
+                if has_start or base > first:
+                    run = combine(carry, run)
+                total = run
+            if i < end:
+                z[i] = finish(run, 1, 0)
+            if t == threads - 1:
+                edge[0] = total[0]
+            cuda.syncthreads()
+            carry = (edge[0],)
+
+    return scan_segments

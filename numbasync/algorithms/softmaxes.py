@@ -1,4 +1,4 @@
-"""Softmax along an axis, and its logarithm.
+"""Softmax along an axis, its logarithm, and the cross-entropy of rows.
 
 A row is the work of a warp or of a block. Each thread loads its elements at once, an equal distance
 apart, and keeps them in registers: so each is read once. The threads combine what they have by
@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from numba import cuda, int64
 
-from numbasync import block, layout, warp
+from numbasync import block, dtypes, warp
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import named, wide
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
-from numbasync.errors import DTypeError
+from numbasync.errors import DTypeError, ShapeError
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 from numbasync.layout import Shape
-from numbasync.ops.constructors import value
+from numbasync.ops.constructors import value, zip
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors.create import empty
+from numbasync.tensors.create import empty, full
 from numbasync.tensors.tensor import Tensor
 
 EACH = 16  # elements that a thread keeps
@@ -83,6 +83,35 @@ def log_softmax(x: Any, axis: Any = -1) -> DeviceOp[Tensor]:
     return Algorithm("log_softmax", x, partial(_plan, "log_softmax", axis))
 
 
+def cross_entropy(x: Any, targets: Any, axis: Any = -1) -> DeviceOp[Tensor]:
+    """The losses ``-log_softmax(x)[target]`` along an axis; their mean is `mean` of the result.
+
+    Args:
+        x: scores, as in `softmax`, along the axis those of the classes.
+        targets: the number of each row's class: integers of the shape of `x` without the axis, or
+            an operation that gives them. The loss of a row whose target is no class is NaN.
+        axis: which axis.
+
+    The result has the shape of `targets`, and is float64 of float64, else float32. A row with a NaN
+    or ``inf`` has the loss NaN, a target whose score is ``-inf`` the loss ``inf``.
+
+    Absolute error, to first order: that of `log_softmax` without its last rounding.
+
+    Reads each element once, for up to 8,192 along the axis; reads each twice for more.
+
+    Raises:
+        ShapeError: there is no such axis, or `targets` has another shape.
+        DTypeError: `x` are no floats, or `targets` no integers.
+
+    Examples:
+        >>> scores = np.array([[0, 0, 0], [0, 100, 0]], np.float32)
+        >>> losses = await na.algorithms.cross_entropy(scores, np.array([2, 1])).to_host()
+        >>> losses.round(4)
+        array([1.0986, 0.    ], dtype=float32)
+    """
+    return Algorithm("cross_entropy", x, partial(_plan_losses, axis), targets)
+
+
 def threads_of(n: int) -> tuple[int, int]:
     """How many threads a row of `n` elements has, and how many elements each keeps; 0: none."""
     if n > KEPT:
@@ -99,7 +128,7 @@ def grid_of(rows: int, threads: int) -> tuple[int, int]:
 
 def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     """What builds the operation of a tensor of this shape and dtype."""
-    if not layout.is_float(dtype):
+    if not dtypes.is_float(dtype):
         raise DTypeError(f"{name} of {dtype}: write floats, as await x.astype(np.float32) gives.")
     along = one_axis(name, axis, len(shape))
     if not math.prod(shape):
@@ -109,7 +138,7 @@ def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     order = (*(a for a in range(len(shape)) if a != along), along)
     back = tuple(int(a) for a in np.argsort(order))
     threads, each = threads_of(n)
-    kernel = softmax_kernel(dtype, threads, each, name == "log_softmax")
+    kernel = softmax_kernel(dtype, threads, each, name)
     grid = grid_of(rows, threads)
 
     def build(x: Tensor) -> DeviceOp[Tensor]:
@@ -117,11 +146,45 @@ def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
         return ready.then(launch).then(restored)
 
     def launch(x: Tensor) -> DeviceOp[Tensor]:
-        return empty(x.shape, dtype).then(lambda z: kernel[grid](z, x).map(lambda _: z))
+        return empty(x.shape, dtype).then(lambda z: kernel[grid](z, x, x).map(lambda _: z))
 
     def restored(z: Tensor) -> DeviceOp[Tensor]:
         z = z.reshape(tuple(shape[a] for a in order))
         return value(z) if along == len(shape) - 1 else contiguous(permuted(z, back))
+
+    return build
+
+
+def _plan_losses(
+    axis: Any, shape: Shape, dtype: np.dtype[Any], which: Shape, which_dtype: np.dtype[Any]
+) -> Any:
+    """What builds the operation of scores and targets of these shapes and dtypes."""
+    if not dtypes.is_float(dtype):
+        raise DTypeError(f"cross_entropy of {dtype}: write floats.")
+    if which_dtype.kind not in "iu":
+        raise DTypeError(f"cross_entropy by targets of {which_dtype}: write numbers of classes.")
+    along = one_axis("cross_entropy", axis, len(shape))
+    left = shape[:along] + shape[along + 1 :]
+    if which != left:
+        raise ShapeError(
+            f"cross_entropy of shape {shape} along axis {along}, by targets of shape {which}: "
+            f"write one for each row, of shape {left}."
+        )
+    rows, out = math.prod(left), wide(dtype)
+    n = shape[along]
+    if not rows or not n:
+        return lambda *_: full(left, math.nan, out)
+    order = (*(a for a in range(len(shape)) if a != along), along)
+    threads, each = threads_of(n)
+    kernel = softmax_kernel(dtype, threads, each, "cross_entropy")
+    grid = grid_of(rows, threads)
+
+    def build(x: Tensor, targets: Tensor) -> DeviceOp[Tensor]:
+        scores = contiguous(permuted(x, order)).reshape((rows, n))
+        return zip(scores, contiguous(targets).reshape((rows,))).then(launch).reshape(left)
+
+    def launch(pair: tuple[Tensor, Tensor]) -> DeviceOp[Tensor]:
+        return empty((rows, 1), out).then(lambda z: kernel[grid](z, *pair).map(lambda _: z))
 
     return build
 
@@ -132,15 +195,17 @@ def _larger(a: Any, b: Any) -> Any:
 
 
 @cache
-def softmax_kernel(dtype: np.dtype[Any], threads: int, each: int, is_log: bool) -> Any:
-    """The launcher ``(z, x)`` of rows, of so many threads each, by blocks of 256 threads or more.
+def softmax_kernel(dtype: np.dtype[Any], threads: int, each: int, name: str) -> Any:
+    """The launcher ``(z, x, targets)`` of rows, of so many threads each, by blocks of 256 threads
+    or more.
 
     Args:
         dtype: of the elements.
         threads: a warp's, or a block's.
         each: elements that a thread keeps: enough for a row. 0: a row is read anew.
-        is_log: write the logarithms.
+        name: of the function. Only `cross_entropy` reads targets, and writes one loss of a row.
     """
+    is_log, is_loss = name == "log_softmax", name == "cross_entropy"
     lift, kind = named("max", dtype).lift, numba_type(wide(dtype))
     rows = max(THREADS // threads, 1)
     room = max(each, 1)
@@ -153,7 +218,7 @@ def softmax_kernel(dtype: np.dtype[Any], threads: int, each: int, is_log: bool) 
 
     @launcher
     @cuda.jit
-    def softmax_rows(z: KernelOutput, x: KernelInput) -> None:
+    def softmax_rows(z: KernelOutput, x: KernelInput, targets: KernelInput) -> None:
         kept = cuda.local.array(room, kind)
         t = int64(cuda.threadIdx.x)
         own, n = t % threads, x.shape[1]
@@ -179,7 +244,14 @@ def softmax_kernel(dtype: np.dtype[Any], threads: int, each: int, is_log: bool) 
             for i in range(own, n, threads):
                 total += math.exp(lift(x[row_in, i], 0)[0] - most)
         total = meet(total, plus)
-        if row < x.shape[0]:
+        if is_loss:
+            if row < x.shape[0] and own == 0:
+                target = int64(targets[row])
+                if 0 <= target < n:
+                    z[row, 0] = math.log(total) - (lift(x[row, target], 0)[0] - most)
+                else:
+                    z[row, 0] = math.nan
+        elif row < x.shape[0]:
             if each:
                 for k in range(each):
                     if own + k * threads < n:

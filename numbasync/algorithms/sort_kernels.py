@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, int32, int64, uint16, uint32
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.algorithms.scan_kernels import each_of
 from numbasync.launch.launcher import launcher
@@ -62,7 +62,7 @@ def ordered(dtype: np.dtype[Any], descending: bool) -> Any:
     def of_signed(bits: Any) -> Any:
         return kind(kind(bits ^ sign) ^ flip)
 
-    if not layout.is_float(dtype):
+    if not dtypes.is_float(dtype):
         return of_signed if dtype.kind == "i" else of_unsigned
     infinity = kind(int(np.array(np.inf).astype(dtype).view(bits_of(dtype))))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import BOOL, I64, U64, named
 from numbasync.algorithms.reduce_kernels import THREADS
@@ -147,7 +147,7 @@ def _sorting(
 
 def check_ordered(name: str, dtype: np.dtype[Any]) -> None:
     """Refuse what has no order."""
-    if dtype.kind == "c" or not (layout.is_float(dtype) or dtype.kind in "biu"):
+    if dtype.kind == "c" or not (dtypes.is_float(dtype) or dtype.kind in "biu"):
         raise DTypeError(
             f"{name} of {dtype}: only bool, integers and floats have an order here.\n"
             "Give a key of each instead: sort_by_key(keys, values)."

@@ -19,8 +19,8 @@ import numpy as np
 from numba import cuda
 from numba.core import types as _types
 
-from numbasync.backend.kernel_source import captured, find_source
 from numbasync.backend.program_functions import device_function
+from numbasync.facts.source import captured, find_definition
 
 _numba_types: Any = _types
 _MISSING: Any = object()
@@ -128,10 +128,11 @@ def _is_store(name: ast.Name) -> bool:
 def _array_calls(
     function: types.FunctionType, seen: set[types.FunctionType]
 ) -> Iterator[tuple[ast.Call, _Names]]:
-    node = None if function in seen else _definition(function)
+    found = None if function in seen else find_definition(function)
     seen.add(function)
-    if node is None:
+    if found is None:
         return
+    node = found[1]
     names = _Names(function, node)
     for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
         callee = names.resolve(call.func)
@@ -140,19 +141,6 @@ def _array_calls(
             yield from _array_calls(inner, seen)
         elif any(callee is maker for maker in _FUNCTIONS):
             yield call, names
-
-
-def _definition(function: types.FunctionType) -> ast.FunctionDef | None:
-    """The function in the syntax tree of its file; None if that is not at hand."""
-    source, code = find_source(function), function.__code__
-    nodes = [
-        n
-        for n in (ast.walk(source[1]) if source is not None else ())
-        if isinstance(n, ast.FunctionDef)
-        and n.name == code.co_name
-        and min([n.lineno, *(d.lineno for d in n.decorator_list)]) == code.co_firstlineno
-    ]
-    return nodes[0] if len(nodes) == 1 else None
 
 
 def _advice(node: ast.Call, names: _Names) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.backend import array_protocols
 from numbasync.backend.array_protocols import Exported
 from numbasync.errors import NumbasyncError
@@ -21,6 +21,7 @@ LEGACY, PER_THREAD = 1, 2  # the default streams, as the driver and the protocol
 MOST_QUICK_AXES = 8
 MOST_KINDS = 4096  # of places, and of shapes
 _BYTES = np.dtype(np.int8)  # as DLPack describes a buffer of cuda.core
+_UNSIGNED_BYTES = np.dtype(np.uint8)  # as the interface of arrays describes one of RMM
 
 
 class ArrayView(NamedTuple):
@@ -64,6 +65,8 @@ def by_attributes(cls: type) -> Any:
         return NumbaArrays()
     if cls.__module__.startswith("cuda.core.") and name == "Buffer":
         return CoreBuffers()
+    if package == "rmm" and name == "DeviceBuffer" and hasattr(cls, "ptr"):
+        return RmmBuffers()
     if package == "jaxlib" and name == "ArrayImpl" and hasattr(cls, "unsafe_buffer_pointer"):
         return JaxArrays()
     return None
@@ -145,6 +148,24 @@ class CoreBuffers(AttributesAlone):
             return None  # it is closed
 
 
+class RmmBuffers(AttributesAlone):
+    """RMM, whose buffers are bytes, and name no stream: their user keeps the order. The driver is
+    asked for their GPU.
+    """
+
+    def __init__(self) -> None:
+        from numbasync.backend.cuda.pointers import ordinal_at
+
+        self._ordinal_at = ordinal_at
+
+    def read(self, x: Any) -> ArrayView | None:
+        address = x.ptr
+        ordinal = self._ordinal_at(address) if address else None
+        if ordinal is None:
+            return None  # the protocol says why
+        return _view(ArrayView, (ordinal, address, _UNSIGNED_BYTES, (x.size,), (1,), 0, None))
+
+
 class JaxArrays(AttributesAlone):
     """JAX, which writes an array once, and has no current stream: an array that is computed is not
     waited for, and any other one is left to the protocol.
@@ -170,7 +191,7 @@ class JaxArrays(AttributesAlone):
                 self._strides[dtype, shape] = strides
             if (
                 ordinal < 0
-                or not (_is_plain(dtype) or layout.is_bfloat16(dtype))
+                or not (_is_plain(dtype) or dtypes.is_extension(dtype))
                 or (len(shape) > 1 and not _is_row_major(x))
                 or len(shape) > MOST_QUICK_AXES
             ):
@@ -209,4 +230,4 @@ def _is_plain(dtype: Any) -> bool:
     return type(dtype) in _DTYPES and dtype.isnative
 
 
-_DTYPES = frozenset(type(np.dtype(char)) for char in layout.CHARS)
+_DTYPES = frozenset(type(np.dtype(char)) for char in dtypes.CHARS)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.errors import DTypeError, NumbasyncError, OperationError, ShapeError
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ MOST_AXES = 64  # as many as NumPy has
 
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
 _VERSIONED = struct.Struct("@IIPPQ")  # the header before the tensor in a versioned capsule
-_KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
-_BFLOAT = 4  # the kind of bfloat16, which has 16 bits
 _KIND_AT = struct.calcsize("@Piii")  # where a tensor says the kind of its elements
 
 # Separate prototypes, since those of `ctypes.pythonapi` are shared by the whole process.
@@ -265,12 +263,13 @@ def pointer_in(capsule_of_name: object, name: bytes) -> int | None:
     return address
 
 
-def of_bfloat16(capsule_of_bits: object) -> object:
-    """A new capsule of 16-bit integers, changed to say that they are the bits of bfloat16, which
-    the libraries that make capsules for numbasync do not export.
+def retype(capsule_of_bits: object, dtype: np.dtype[Any]) -> object:
+    """A new capsule of `dtypes.bits_of(dtype)`, changed, if that is another type, to say that these
+    are the bits of `dtype`, which the libraries that make capsules for numbasync do not export.
     """
-    address, _ = _tensor_in(capsule_of_bits, capsule_of_bits)
-    ctypes.c_uint8.from_address(address + _KIND_AT).value = _BFLOAT
+    if dtypes.is_extension(dtype):
+        address, _ = _tensor_in(capsule_of_bits, capsule_of_bits)
+        ctypes.c_uint8.from_address(address + _KIND_AT).value = dtypes.row_of(dtype).dlpack
     return capsule_of_bits
 
 
@@ -284,13 +283,9 @@ def dtype_of(obj: object, code: int, bits: int, lanes: int) -> np.dtype[Any]:
     Raises:
         DTypeError: there is none.
     """
-    if (code, bits, lanes) == (_BFLOAT, 16, 1):
-        return layout.bfloat16()
-    try:
-        if lanes == 1 and not bits % 8:
-            return np.dtype(f"{_KINDS[code]}{bits // 8}")
-    except (KeyError, TypeError):
-        pass
+    found = dtypes.of_dlpack(code, bits) if lanes == 1 else None
+    if found is not None:
+        return found
     lanes_text = f", {lanes} together" if lanes != 1 else ""
     raise DTypeError(
         f"{name_of(obj)} has elements of {bits} bits of DLPack's kind {code}{lanes_text}, which "
@@ -315,7 +310,7 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
     dtype = np.dtype(interface["typestr"])
     own = getattr(obj, "dtype", None)
     if dtype.kind == "V" and isinstance(own, np.dtype) and own.itemsize == dtype.itemsize:
-        dtype = own  # a structure, or bfloat16: the interface gives only its size
+        dtype = own  # a structure, or an extension: the interface gives only its size
     return exported(
         obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"), dtype,
         bool(readonly), obj,
@@ -339,7 +334,7 @@ def exported(
     Raises:
         DTypeError, ShapeError: no tensor can have such elements, or such a layout.
     """
-    layout.check_dtype(dtype, records=True)
+    dtypes.check_dtype(dtype, records=True)
     if strides is None or 0 in shape:
         strides = layout.contiguous_strides(shape, dtype.itemsize)
     size = dtype.itemsize

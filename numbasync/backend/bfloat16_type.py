@@ -1,4 +1,4 @@
-"""bfloat16 as a type of Numba's compiler for GPUs: what numba-cuda lacks of it, and its dtype.
+"""bfloat16 as a type of Numba's compiler for GPUs: what numba-cuda lacks of it.
 
 numba-cuda has the type, its arithmetic and most of its casts. It lacks an array of it that a kernel
 creates, a constant of it, its truth, and casts from integers of 8 bits and to float16. Its casts
@@ -8,50 +8,16 @@ from and to float32 call C++; they are replaced.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba.cuda import types
-from numba.np import numpy_support
 
-from numbasync.errors import DTypeError
-from numbasync.layout import is_bfloat16
+from numbasync.dtypes import extension_types
 
 _BITS, _WORD = ir.IntType(16), ir.IntType(32)
-bfloat16: Any = getattr(types, "bfloat16", None)  # None in the numba.cuda that is a part of Numba
-
-
-def from_dtype(dtype: np.dtype[Any]) -> Any:
-    """Numba's type of elements.
-
-    Raises:
-        DTypeError: it is bfloat16, which this version of Numba does not have.
-    """
-    if not is_bfloat16(dtype):
-        return numpy_support.from_dtype(dtype)
-    if bfloat16 is None:
-        raise DTypeError(
-            f"a kernel of {dtype} is compiled by numba-cuda 0.30 or later, which is not installed."
-        )
-    return bfloat16
-
-
-def refuse_in_tuples(argument_types: Iterable[Any]) -> None:
-    """
-    Raises:
-        DTypeError: an argument is a tuple with a number of bfloat16, which Numba does not pass.
-    """
-    for numba_type in argument_types:
-        if isinstance(numba_type, types.BaseTuple):
-            refuse_in_tuples(numba_type)
-            if bfloat16 in list(numba_type):
-                raise DTypeError(
-                    f"a kernel cannot take {numba_type}, a tuple with a number of bfloat16.\n"
-                    "Pass the number by itself, or as np.float32(x)."
-                )
 
 
 def widened(builder: Any, bits: Any) -> Any:
@@ -75,7 +41,8 @@ def register() -> None:
     """Add to numba-cuda what it lacks of bfloat16; to be called before a kernel is compiled. Each
     part is used in its stead, should a later version have it.
     """
-    if bfloat16 is None:
+    bfloat16 = extension_types().get("bfloat16")
+    if bfloat16 is None:  # in the numba.cuda that is a part of Numba
         return
     cudaimpl: Any = importlib.import_module("numba.cuda.cudaimpl")
     cuda_bf16: Any = importlib.import_module("numba.cuda._internal.cuda_bf16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import linecache
 import math
@@ -12,14 +13,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numba.core import compiler, ir
 from numba.core.errors import NumbaError
 
 from numbasync.backend.array_advice import advice_on_arrays
-from numbasync.errors import KernelCompileError, UnsupportedKernelError
+from numbasync.errors import KernelCompileError, LauncherError, UnsupportedKernelError
+from numbasync.facts.ir import read
 from numbasync.tensor_cores.capabilities import missing
 
 _PLACE = re.compile(r'(?:File "([^"]+)", line (\d+))|(?: at (\S+) \((\d+)\))')
+# Of Numba's memory manager; and of functions that make an array, which then has no owner.
+_ALLOCATES = re.compile(r"NRT required|'ol_np_\w+'(?s:.*)Only accept returning of array passed")
 _HOST_FUNCTION = re.compile(r"Untyped global name '.*': .*<class 'function'>")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # in Numba's messages, where colorama is installed
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -56,6 +59,11 @@ def compile_error(
         # `math.remainder` is another function: it takes the nearest quotient, NumPy the one below.
         instead = "a % b" if error.args[0] is np.mod else f"math.{name}"
         text += f"; write {instead}" if hasattr(math, name) else ""
+    if _ALLOCATES.search(text):
+        text = (
+            "it allocates an array. Create it with cuda.local.array, or pass it; or say that "
+            "kernels may: NUMBA_CUDA_ENABLE_NRT=1"
+        )
     if _HOST_FUNCTION.search(text):
         text += "\nDecorate it with @cuda.jit(device=True)."
     line = line_of(function, error)
@@ -122,7 +130,9 @@ def _places_in_frames(error: BaseException) -> Iterator[tuple[str, int]]:
         trace = trace.tb_next
     for frame in reversed(frames):
         for name in ("inst", "constraint", "self"):
-            loc: Any = getattr(frame.f_locals.get(name), "loc", None)
+            loc: Any = None
+            with contextlib.suppress(KeyError):  # of a structure, which asks for its field
+                loc = getattr(frame.f_locals.get(name), "loc", None)
             if isinstance(getattr(loc, "line", None), int):
                 yield str(loc.filename), loc.line
 
@@ -145,22 +155,9 @@ def _line_of_name(code: types.CodeType, text: str) -> int | None:
 def parameters_of(function: types.FunctionType, line: int) -> list[str]:
     """The parameters that a line of the function uses, directly or through variables."""
     try:
-        blocks: Any = compiler.run_frontend(function).blocks
-    except Exception:  # Numba raises many classes, and cannot read all code
+        names = read(function)
+    except LauncherError:  # Numba cannot read all code
         return []
-    statements = [s for block in blocks.values() for s in block.body]
-    values_by_name: dict[str, list[Any]] = {}
-    for s in statements:
-        if isinstance(s, ir.Assign):
-            values_by_name.setdefault(s.target.name, []).append(s.value)
-    pending = [v.name for s in statements if s.loc.line == line for v in s.list_vars()]
-    seen, parameters = set(pending), set()
-    while pending:
-        for value in values_by_name.get(pending.pop(), []):
-            if isinstance(value, ir.Arg):
-                parameters.add(value.name)
-            used = [value] if isinstance(value, ir.Var) else getattr(value, "list_vars", list)()
-            new = {v.name for v in used} - seen
-            seen |= new
-            pending += new
+    used = [v for s in names.statements if s.loc.line == line for v in s.list_vars()]
+    parameters = names.computed_from(used)
     return [n for n in function.__code__.co_varnames if n in parameters]

@@ -4,21 +4,22 @@ as `@cuda.jit("void(float32[:], int32)")`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
 from numba.cuda import types
 from numba.np.numpy_support import as_dtype
 
-from numbasync.backend.bfloat16_type import from_dtype
+from numbasync import dtypes
 from numbasync.backend.executables import ArrayKey, NamedTupleKey
+from numbasync.errors import DTypeError
 
 
 def type_of(key: Hashable) -> Any:
     """Numba's type of an argument, by its part of a variant's key."""
     if isinstance(key, ArrayKey):
-        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+        return types.Array(dtypes.numba_type(np.dtype(key.dtype)), key.ndim, key.order)
     if isinstance(key, NamedTupleKey):
         return types.BaseTuple.from_types([type_of(k) for k in key.members], key.cls)
     if isinstance(key, tuple):
@@ -102,3 +103,20 @@ def _passes(actual: Any, formal: Any) -> bool:
     if isinstance(formal, types.Float):
         return not isinstance(actual, types.Complex)
     return True
+
+
+def refuse_in_tuples(argument_types: Iterable[Any]) -> None:
+    """
+    Raises:
+        DTypeError: an argument is a tuple with a number of `dtypes.EXTENSIONS`, which Numba does
+            not pass.
+    """
+    for numba_type in argument_types:
+        if isinstance(numba_type, types.BaseTuple):
+            refuse_in_tuples(numba_type)
+            for name, extension in dtypes.extension_types().items():
+                if extension in list(numba_type):
+                    raise DTypeError(
+                        f"a kernel cannot take {numba_type}, a tuple with a number of {name}.\n"
+                        "Pass the number by itself, or as np.float32(x)."
+                    )

@@ -12,6 +12,7 @@ from numba import cuda
 from numba.core.dispatcher import Dispatcher
 
 from numbasync.backend.declared_signatures import results
+from numbasync.facts.source import nested_codes
 
 # Types of arguments, and of a result, of a function for each declared signature.
 Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]
@@ -55,18 +56,16 @@ def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterat
             yield value
 
 
-def _named(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
-    value: Any = None  # the module that the last instruction has loaded
-    for instruction in dis.get_instructions(code):
-        name = instruction.argval
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            value = known.get(name)
-        elif isinstance(value, types.ModuleType) and instruction.opname in _ATTRIBUTE:
-            value = getattr(value, name, None)
-        elif instruction.opname != "CACHE":
-            value = None
-        if value is not None and not isinstance(value, types.ModuleType):
-            yield value
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _named(inner, known)
+def _named(whole: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
+    for code in nested_codes(whole):
+        value: Any = None  # the module that the last instruction has loaded
+        for instruction in dis.get_instructions(code):
+            name = instruction.argval
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+                value = known.get(name)
+            elif isinstance(value, types.ModuleType) and instruction.opname in _ATTRIBUTE:
+                value = getattr(value, name, None)
+            elif instruction.opname != "CACHE":
+                value = None
+            if value is not None and not isinstance(value, types.ModuleType):
+                yield value

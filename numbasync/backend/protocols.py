@@ -34,6 +34,7 @@ from numbasync.backend.executables import Coarsener as Coarsener
 from numbasync.backend.executables import Coarsening as Coarsening
 from numbasync.backend.executables import Executable as Executable
 from numbasync.backend.executables import NamedTupleKey as NamedTupleKey
+from numbasync.backend.executables import SourceExecutable as SourceExecutable
 from numbasync.backend.executables import Work as Work
 from numbasync.backend.formulas import Formula as Formula
 from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess
@@ -49,8 +50,11 @@ from numbasync.backend.waiting import Waker as Waker
 # The file name of kernels that numbasync generates around a user's body. Their only barrier
 # comes after the body, when every thread has finished its tile.
 GENERATED = "<numbasync tiles>"
-# The attribute in which a generated kernel, or its module, stores its source.
-SOURCE_ATTR = "__numbasync_source__"
+# An attribute of a dispatcher: the processor's code has barriers that do not wait for threads that
+# have returned, as on a GPU.
+THREADS_MAY_RETURN = "_numbasync_threads_may_return"
+# Of one that allocates arrays, also where Numba's setting does not say so.
+MAY_ALLOCATE = "_numbasync_may_allocate"
 
 
 class Stream(Protocol):
@@ -335,6 +339,20 @@ class Device(Protocol):
         Raises:
             KernelCompileError: Numba refused the kernel; Numba's error is the cause.
             UnsupportedKernelError: this device lacks a construct that the kernel uses.
+        """
+        ...
+
+    def compile_source(
+        self, source: str, name: str, is_c: bool, options: Sequence[str]
+    ) -> SourceExecutable:
+        """Compile a kernel in CUDA C++. Blocks; any thread may call.
+
+        Args:
+            is_c: the kernel's symbol is its name, by `extern "C"`.
+
+        Raises:
+            KernelCompileError: the compiler refused the source.
+            UnsupportedKernelError: this device has no compiler for it.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,6 +53,13 @@ class Queue(Protocol):
 
     def replay(self, graph: Any) -> None:
         """Run the commands of a graph of this device."""
+        ...
+
+    def call(self, function: Callable[..., None], arrays: Sequence[Any]) -> None:
+        """Call a function of another library with the arrays as such libraries take them, which
+        have no order of their own. Where other libraries have streams, it is called now, and
+        enqueues work on this one; elsewhere in its turn.
+        """
         ...
 
     def failure(self) -> BaseException | None:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from numbasync.arguments import shown, with_type
+from numbasync.dtypes import check_dtype
 from numbasync.errors import CallerError, LauncherError, ShapeError
-from numbasync.layout import check_dtype, check_shape
+from numbasync.layout import check_shape
 
 MOST_ALIGNED = 1024  # bytes; what copies by tensor maps ask for, at most
 

@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import extending, types
 
-from numbasync.backend.bfloat16_type import from_dtype
+from numbasync import dtypes
 
 # Of type Any: type checkers do not know all of their names.
 _extending: Any = extending
@@ -36,7 +36,7 @@ def array_type(array: Any) -> Any:
     """Numba's type of a `SharedArray`."""
     if array.declared is not None:
         return array.declared.numba_type()
-    return _types.Array(from_dtype(array.dtype), len(array.shape), "C")
+    return _types.Array(dtypes.numba_type(array.dtype), len(array.shape), "C")
 
 
 @_extending.infer_getattr

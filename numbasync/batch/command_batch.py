@@ -14,12 +14,11 @@ from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, how_to_pass
 from numbasync.batch.record.nodes import INPUT, Node, live
 from numbasync.batch.record.recorder import Recorder
-from numbasync.batch.run.compute import Compute
 from numbasync.batch.run.plan import Prepared, prepare
 from numbasync.batch.run.read import Late, Read
 from numbasync.batch.run.replay import BatchGraph
 from numbasync.batch.run.report import BatchPlan
-from numbasync.batch.run.run import BatchOp, Results
+from numbasync.batch.run.run import BatchOp, Compute, Results
 from numbasync.batch.run.state import CAPTURED, BatchRun, Transfers
 from numbasync.device.device import Device, chosen_device
 from numbasync.device.stream import AnyStream, as_stream
@@ -31,10 +30,10 @@ from numbasync.errors import (
     DeviceMismatchError,
     OperationError,
 )
+from numbasync.extending import HostArray
 from numbasync.ops.constructors import Value
 from numbasync.ops.op import DeviceOp
 from numbasync.public import Public
-from numbasync.tensors.copies import HostArray
 from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
@@ -92,9 +91,11 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         >>> ids = [
         ...     b.add(x, 1), b.sub(x, 1), b.mul(x, 2), b.div(x, 2), b.pow(x, 2), b.neg(x), b.abs(x),
         ...     b.scale(x, 2.0), b.exp(x), b.log(x), b.sqrt(x), b.tanh(x), b.relu(x), b.sigmoid(x),
+        ...     b.expm1(x), b.log1p(x), b.sin(x), b.cos(x), b.leaky_relu(x), b.elu(x, alpha=1.5),
         ...     b.swish(x), b.gelu(x), b.maximum(x, 1), b.minimum(x, 1), b.clamp(x, 0.5, 1),
         ...     b.less(x, 1), b.less_equal(x, 1), b.greater(x, 1), b.greater_equal(x, 1),
         ...     b.equal(x, 1), b.not_equal(x, 1), b.where(x < 1, x, 1.0), b.cast(x, np.int32),
+        ...     b.argmin(x), b.log_softmax(x),
         ...     b.sum(x), b.mean(x, axis=0), b.min(x), b.dot(row, row), b.layer_norm(x),
         ... ]
         >>> [id.shape for id in ids[-5:]]

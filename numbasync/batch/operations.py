@@ -61,13 +61,29 @@ class Vocabulary:
         """The exponential."""
         return self.recorder.elementwise("exp", x)
 
+    def expm1(self, x: Operand) -> BufferId:
+        """`exp(x) - 1`, with all digits where `x` is small."""
+        return self.recorder.elementwise("expm1", x)
+
     def log(self, x: Operand) -> BufferId:
         """The natural logarithm."""
         return self.recorder.elementwise("log", x)
 
+    def log1p(self, x: Operand) -> BufferId:
+        """`log(1 + x)`, with all digits where `x` is small."""
+        return self.recorder.elementwise("log1p", x)
+
     def sqrt(self, x: Operand) -> BufferId:
         """The square root."""
         return self.recorder.elementwise("sqrt", x)
+
+    def sin(self, x: Operand) -> BufferId:
+        """The sine."""
+        return self.recorder.elementwise("sin", x)
+
+    def cos(self, x: Operand) -> BufferId:
+        """The cosine."""
+        return self.recorder.elementwise("cos", x)
 
     def tanh(self, x: Operand) -> BufferId:
         """The hyperbolic tangent."""
@@ -76,6 +92,28 @@ class Vocabulary:
     def relu(self, x: Operand) -> BufferId:
         """`maximum(x, 0)`."""
         return self.recorder.elementwise("relu", x)
+
+    def leaky_relu(self, x: BufferId, slope: float = 0.01) -> BufferId:
+        """`x` where it is not negative, else `x * slope`.
+
+        Source: Maas, Hannun and Ng, Rectifier Nonlinearities Improve Neural Network Acoustic
+        Models, 2013.
+        """
+        r, of_x = self.recorder, Of(self._id(x, "leaky_relu"))
+        slope = _finite("leaky_relu", "slope", slope)
+        is_up, down = Of(r.compute("greater_equal", of_x, 0)), Of(r.compute("mul", of_x, slope))
+        return r.give(r.compute("where", is_up, of_x, down))
+
+    def elu(self, x: BufferId, alpha: float = 1.0) -> BufferId:
+        """`x` where it is positive, else `alpha * expm1(x)`.
+
+        Source: Clevert, Unterthiner and Hochreiter, Fast and Accurate Deep Network Learning by
+        Exponential Linear Units, 2016.
+        """
+        r, of_x = self.recorder, Of(self._id(x, "elu"))
+        alpha = _finite("elu", "alpha", alpha)
+        down = Of(r.compute("mul", Of(r.compute("expm1", of_x)), alpha))
+        return r.give(r.compute("where", Of(r.compute("greater", of_x, 0)), of_x, down))
 
     def sigmoid(self, x: Operand) -> BufferId:
         """`1 / (1 + exp(-x))`."""
@@ -180,6 +218,10 @@ class Vocabulary:
         """The index of the first largest element, or of the first NaN; int64."""
         return self._reduce("argmax", x, axis, False)
 
+    def argmin(self, x: BufferId, axis: int | None = None) -> BufferId:
+        """The index of the first smallest element, or of the first NaN; int64."""
+        return self._reduce("argmin", x, axis, False)
+
     def dot(self, a: BufferId, b: BufferId) -> BufferId:
         """The sum of the products of two vectors' elements. Accumulates like `sum`.
 
@@ -213,6 +255,15 @@ class Vocabulary:
         e = r.compute("exp", Of(r.compute("sub", Of(number), high)))
         share = r.compute("div", Of(e), Of(r.reduce("sum", e, axis, True)))
         return r.give(r.cast(share, dtype))
+
+    def log_softmax(self, x: BufferId, axis: int = -1) -> BufferId:
+        """The logarithms of `softmax`, which are finite where that is 0; float16 in float32."""
+        r = self.recorder
+        number, dtype = self._floats(x, "log_softmax")
+        high = Of(r.reduce("max", number, axis, True))
+        away = Of(r.compute("sub", Of(number), high))
+        total = Of(r.reduce("sum", r.compute("exp", away), axis, True))
+        return r.give(r.cast(r.compute("sub", away, Of(r.compute("log", total))), dtype))
 
     def layer_norm(
         self, x: BufferId, weight: Operand = None, bias: Operand = None, eps: float = 1e-5
@@ -267,3 +318,10 @@ class Vocabulary:
         if element_ops.is_float(x.dtype):
             return number, x.dtype
         return self.recorder.cast(number, element_ops.F64), element_ops.F64
+
+
+def _finite(name: str, parameter: str, number: Any) -> float:
+    """The number, as a float of Python, which takes the other operand's type."""
+    if not isinstance(number, int | float | np.number) or not math.isfinite(number):
+        raise CallerError(f"{name}: {parameter}={shown(number)}; write a finite number.")
+    return float(number)

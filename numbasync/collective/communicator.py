@@ -22,10 +22,10 @@ from numbasync.collective.exchange import SLOT_BYTES, Bytes, Exchange, GroupKey
 from numbasync.collective.reductions import reduced
 from numbasync.device.device import Device, chosen_device
 from numbasync.errors import CallerError, StateError
+from numbasync.extending import HostArray
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.prerequisites import attempt, on_worker
 from numbasync.tensors.array_spec import ArraySpec
-from numbasync.tensors.copies import HostArray
 from numbasync.threads import refused, submit
 
 T = TypeVar("T")

@@ -25,11 +25,11 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
     ShapeError,
 )
+from numbasync.extending import Home, HostArray, copy, download, upload
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home, how_to_run_on
+from numbasync.ops.home import how_to_run_on
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import ArraySpec, contiguous
-from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.tensor import Tensor
 from numbasync.threads import call
 
@@ -133,7 +133,7 @@ class GroupOp(DeviceOp[Any]):
         if array is None:
             return None
         tensor = Tensor.allocate(ctx, array.shape, array.dtype)
-        yield from upload_any(ctx, tensor, array)
+        yield from upload(ctx, tensor, array)
         return tensor
 
     def _on_device(self, ctx: Context, library: Library, rank: Rank) -> Steps[Tensor | None]:

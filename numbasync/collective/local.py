@@ -23,13 +23,13 @@ from numbasync.device.several import next_stream_of
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
+from numbasync.extending import Home, copy
 from numbasync.memo import Memo
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
-from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import ArraySpec
-from numbasync.tensors.copies import copy, written
+from numbasync.tensors.copies import written
 from numbasync.tensors.devices import moved
 from numbasync.tensors.tensor import Tensor
 

@@ -91,6 +91,7 @@ def put_first_behind(list every):
     cdef object first, stream, other, submission
     cdef list calls_of_all = [], events = []
     cdef DriverStream calls, own
+    cdef void* number
     cdef Py_ssize_t i
     cdef int result = 0
     for submission in every if are_plain_submissions(every) else ():
@@ -102,40 +103,26 @@ def put_first_behind(list every):
     own, first = calls_of_all[0], every[0]
     stream = get(first, at_stream)
     try:
-        for i in range(PyList_GET_SIZE(every) - 1, 0, -1):
-            calls = calls_of_all[i]
-            events.append(calls.device.events.take())
-            result = result or record_at(calls, events[PyList_GET_SIZE(events) - 1])
-        for event in events:
-            result = result or wait_at(own, event)
+        for i in range(1, PyList_GET_SIZE(every)):
+            events.append((<DriverStream>calls_of_all[i]).device.events.take())
+        # A context must be current, but neither that of the stream nor that of the event.
+        if na_is_elsewhere(own.ordinal):
+            enter(own.device)
+        for i in range(PyList_GET_SIZE(events)):
+            calls, number = calls_of_all[1 + i], <void*><uintptr_t>events[i]
+            with nogil:
+                result = record_event(number, calls.number)
+                if result == 0:
+                    result = wait_for_event(own.number, number, 0)
+            if result != 0:
+                break
     finally:
         for i in range(PyList_GET_SIZE(events)):
-            calls = calls_of_all[PyList_GET_SIZE(calls_of_all) - 1 - i]
-            calls.device.events.numbers.append(events[i])
+            (<DriverStream>calls_of_all[1 + i]).device.events.numbers.append(events[i])
     if result != 0:
-        return python["put_first_behind"](every)  # which says what is wrong
+        return python["put_first_behind"](every)  # which enters each device, and says what is wrong
     for i in range(1, PyList_GET_SIZE(every)):
         submission = every[i]
         other = get(submission, at_stream)
         stream.follow(other, get(submission, at_number))
         first.depends_on(submission)
-
-
-cdef int record_at(DriverStream calls, uintptr_t event) except -1:
-    """Record an event behind what a stream holds now; the driver's result."""
-    cdef int result
-    if na_is_elsewhere(calls.ordinal):
-        enter(calls.device)
-    with nogil:
-        result = record_event(<void*>event, calls.number)
-    return result
-
-
-cdef int wait_at(DriverStream calls, uintptr_t event) except -1:
-    """Let a stream wait for an event; the driver's result."""
-    cdef int result
-    if na_is_elsewhere(calls.ordinal):
-        enter(calls.device)
-    with nogil:
-        result = wait_for_event(calls.number, <void*>event, 0)
-    return result

@@ -115,6 +115,7 @@ cdef class DriverStream:
     cdef int64_t passed
     cdef int result  # of the latest launch
     cdef object records  # a dict
+    cdef list spare  # the numbers of the device's `SpareEvents`; None until the first is needed
 
     def __cinit__(self, number, device, word, device_word, records):
         self.device_word = <void*><uintptr_t>device_word

@@ -19,10 +19,12 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
         if not reader.read(x, &r):
             return None
         place = reader.place_of(None, &r)
+    elif reader.style == BY_CUPY:
+        place = reader.place_of_cupy(x, &r)
     else:
-        view = reader.read_attributes(x, &r)
+        view = reader.read_view(x)
         if view is not None:
-            place = reader.place_of(view, &r)
+            place = reader.place_of_view(view, &r)
     if place is None:
         return python["imported"](x, reader.in_python)
     device = None if before is None else get(before, at_device_of)
@@ -205,7 +207,8 @@ def CudaStream_put_behind(self, other):
 cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
     """`CudaStream.put_behind`. False: Python says why not."""
     cdef int status = 0, result
-    cdef object spare, event
+    cdef object event
+    cdef list numbers
     cdef void* number
     if other == <uintptr_t>calls.number:
         return True
@@ -213,20 +216,17 @@ cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
         enter(calls.device)
     if is_capturing(<void*>other, &status) != 0 or status != 0:
         return False
-    with nogil:
-        result = query_stream(<void*>other)
-    if result == 0:
-        return True
-    if result != NOT_READY:
-        return False
-    spare = calls.device.events
-    event = spare.take()
+    numbers = calls.spare
+    if numbers is None:
+        numbers = calls.spare = calls.device.events.numbers
+    event = numbers.pop() if PyList_GET_SIZE(numbers) else calls.device.events.take()
     number = <void*><uintptr_t>event
+    # Whether the other stream is idle is not asked: a query takes longer than both of these.
     with nogil:
         result = record_event(number, <void*>other)
         if result == 0:
             result = wait_for_event(calls.number, number, 0)
-    spare.numbers.append(event)
+    numbers.append(event)
     if result != 0:
         fail(result, "cuStreamWaitEvent")
     return True

@@ -35,8 +35,11 @@ cdef enum:
     QUICK_AXES = 8
     MOST_KINDS = 4096
     VECTOR = 16  # as `VECTOR_BYTES`
+    MOST_ATTRIBUTES = 7
+    OF_ONE_AXIS = 16  # bytes of a description that has no strides; none other is as long
 
-cdef tuple of_array = ("data", "dtype", "shape", "strides"), of_memory = ("device_id", "ptr")
+cdef tuple of_array = ("data", "dtype", "shape", "strides", "_c_contiguous", "ndim", "size")
+cdef tuple of_memory = ("device_id", "ptr")
 cdef object kind_of_bytes = None  # of `quick_import`
 cdef object kinds = None  # a `Memo`
 cdef dict gpus = None
@@ -140,8 +143,8 @@ cdef inline Py_ssize_t place_number(reading_s* r) noexcept:
 
 ctypedef struct getters_s:  # the functions of a class's attributes; NULL: it is looked up
     unsigned version  # of the class, which no other class has
-    getter_t function[4]
-    void* closure[4]
+    getter_t function[MOST_ATTRIBUTES]
+    void* closure[MOST_ATTRIBUTES]
 
 
 cdef inline int learn_getters(getters_s* known, object x, tuple names) except -1:
@@ -272,32 +275,44 @@ cdef class ArrayReader:
         r.length = 8 + 16 * t.ndim
         return not self.is_more(x, t.code)
 
-    cdef object view_of_cupy(self, object x):
-        """The start of an `ArrayView`."""
+    cdef Place place_of_cupy(self, object x, reading_s* r):
+        """The place of an array of CuPy; None: it is left to Python.
+
+        CuPy makes a tuple each time that it is asked for a shape, and for strides. An array of one
+        axis without gaps is described by its size: at a place that is known, no more is asked.
+        """
         cdef getters_s array, memory
-        cdef object data
+        cdef object data, dtype, shape, strides
+        cdef int64_t* numbers = <int64_t*>r.description
+        cdef Place place
         learn_getters(&self.of_array, x, of_array)
         array = self.of_array
         data = attribute(&array, x, of_array, 0)
         learn_getters(&self.of_memory, data, of_memory)
         memory = self.of_memory  # copied: another thread may meet memory of another class
-        return (
-            attribute(&memory, data, of_memory, 0), attribute(&memory, data, of_memory, 1),
-            attribute(&array, x, of_array, 1), attribute(&array, x, of_array, 2),
-            attribute(&array, x, of_array, 3),
-        )
+        r.ordinal = attribute(&memory, data, of_memory, 0)
+        r.address = attribute(&memory, data, of_memory, 1)
+        dtype = attribute(&array, x, of_array, 1)
+        r.length = 0
+        # By C functions alone: no other thread gives the array another shape in between.
+        if array.function[4] != NULL and array.function[5] != NULL and array.function[6] != NULL:
+            if attribute(&array, x, of_array, 4) is True and attribute(&array, x, of_array, 5) == 1:
+                numbers[0] = <int64_t><uintptr_t><PyObject*>dtype
+                numbers[1] = attribute(&array, x, of_array, 6)
+                r.length = OF_ONE_AXIS
+                place = self.places[place_number(r)]
+                if place is not None and place.is_of(r):
+                    return place
+        shape, strides = attribute(&array, x, of_array, 2), attribute(&array, x, of_array, 3)
+        view = (r.ordinal, r.address, dtype, shape, strides)
+        if r.length and PyTuple_CheckExact(strides) and shape == (numbers[1],):
+            return self.place_of(view, r)
+        return self.place_of_view(view, r)
 
-    cdef object read_attributes(self, object x, reading_s* r):
-        """Read an array of a library without a table; its view, or None: it is left to Python."""
-        cdef object view, dtype, shape, strides
+    cdef Place place_of_view(self, object view, reading_s* r):
+        """The place of an array that has this view, or its start; None: it is left to Python."""
+        cdef object dtype = view[2], shape = view[3], strides = view[4]
         cdef Py_ssize_t i, ndim
-        if self.style == BY_CUPY:
-            view = self.view_of_cupy(x)
-        else:
-            view = self.read_view(x)
-            if view is None:
-                return None
-        dtype, shape, strides = view[2], view[3], view[4]
         if not PyTuple_CheckExact(shape) or not PyTuple_CheckExact(strides):
             return None
         ndim = PyTuple_GET_SIZE(shape)
@@ -308,7 +323,7 @@ cdef class ArrayReader:
             (<int64_t*>r.description)[1 + i] = <object>PyTuple_GET_ITEM(shape, i)
             (<int64_t*>r.description)[1 + ndim + i] = <object>PyTuple_GET_ITEM(strides, i)
         r.ordinal, r.address, r.length = view[0], view[1], 8 + 16 * ndim
-        return view
+        return self.place_of(view, r)
 
     cdef Place place_of(self, object view, reading_s* r):
         """The place of an array that was read, with this view or by the table; None: Python

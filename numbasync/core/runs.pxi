@@ -205,7 +205,7 @@ cdef bint may_begin(object op, object stream) except -1:
     return own is None or own is stream
 
 
-cdef object begun(object op, object stream, object site):
+cdef object begin_op(object op, object stream, object site):
     """The submission of an operation that may begin, consumed; None, if it has no fast path."""
     if isa(op, Launch) and holds(op, at_unused, True):
         put(op, at_unused, False)
@@ -226,9 +226,9 @@ def Runs_async_on(self, stream=None):
     cdef object submission, value
     if not may_begin(self, stream):
         return python["Runs.async_on"](self, stream)
-    submission = begun(self, stream, None)
+    submission = begin_op(self, stream, None)
     if submission is None:
-        value = python["enqueued_by_steps"](self, stream, None, site_of_caller(0))[1]
+        value = python["enqueue_by_steps"](self, stream, None, site_of_caller(0))[1]
     else:
         put(submission, at_detached, True)
         value = value_of(self)
@@ -241,9 +241,9 @@ def Runs_sync_on(self, stream):
     cdef object submission
     if not may_begin(self, stream):
         return python["Runs.sync_on"](self, stream)
-    submission = begun(self, stream, None)
+    submission = begin_op(self, stream, None)
     if submission is None:
-        return python["synchronised_by_steps"](self, stream, site_of_caller(0))
+        return python["sync_by_steps"](self, stream, site_of_caller(0))
     wait_for_submission(submission, stream)
     return value_of(self)
 
@@ -353,20 +353,20 @@ def Runs___await__(self):
 
 
 def await_fast(op):
-    """`run.awaiting` of an operation with a fast path."""
+    """`run.await_on_loop` of an operation with a fast path."""
     cdef int64_t began
     if not is_idle() or get_running_loop() is None or not is_unused(op):
-        return (yield from python["awaiting"](op))
+        return (yield from python["await_on_loop"](op))
     stream = known_stream_for(op)
     if stream is None:
         if not python["is_started"](op):
-            return (yield from python["awaiting"](op))
+            return (yield from python["await_on_loop"](op))
         stream = stream_for(op)
     if not isa(stream, Stream):
-        return (yield from python["awaiting"](op))
-    submission = begun(op, stream, None)
+        return (yield from python["await_on_loop"](op))
+    submission = begin_op(op, stream, None)
     if submission is None:
-        return (yield from python["awaiting_steps"](op, stream))
+        return (yield from python["await_by_steps"](op, stream))
     number = get(submission, at_number)
     began = began_to_wait(submission)
     try:
@@ -397,15 +397,15 @@ def _start(op, site):
             return python["_start"](op, site)
         stream = stream_for(op)
     if not isa(stream, Stream):
-        return python["_wanted"](python["claimed"](op), stream, site)
-    submission = begun(op, stream, site)
+        return python["_wanted"](python["consume_op"](op), stream, site)
+    submission = begin_op(op, stream, site)
     if submission is None:
         return python["_wanted"](op, stream, site)
     return submission
 
 
-cdef bint is_well(object submission) except -1:
-    """`_is_well`; False also if only Python can tell."""
+cdef bint has_no_error(object submission) except -1:
+    """`_has_no_error`; False also if only Python can tell."""
     return isa(submission, Submission) and holds(submission, at_done, True) and (
         holds(submission, at_error, None)
         and <int64_t>get(submission, at_number)
@@ -417,7 +417,7 @@ def _Enqueued_value(self):
     cdef object submission
     if on and isa(self, Enqueued):
         submission = get(self, at_enqueued_submission)
-        if is_well(submission) and is_verified(
+        if has_no_error(submission) and is_verified(
             get(submission, at_stream), get(submission, at_number)
         ):
             return value_of(get(self, at_enqueued_op))
@@ -430,6 +430,6 @@ def add_values(tuple ops, list started, list values):
         return python["add_values"](ops, started, values)
     while PyList_GET_SIZE(values) < PyList_GET_SIZE(started):
         i = PyList_GET_SIZE(values)
-        if not is_well(started[i]):
+        if not has_no_error(started[i]):
             return
         values.append(value_of(ops[i]))

@@ -100,14 +100,16 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
 
 def _unkept(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor in the memory of an array, which it does not keep."""
-    device = cpu()
-    is_of_times = array.dtype.kind in "mM"  # which kernels see as times here
+    device, dtype = cpu(), array.dtype
+    if dtype.kind in "SU":  # a tensor has text in records only
+        array = array.view([("text", dtype)])
+    is_of_times = dtype.kind in "mM"  # which kernels see as times here
     memory: Any = device.backend.foreign(array if is_of_times else plain(array))
     export = memory.export = replace(memory.export, keep=None)
     memory.bytes = bytes_of(export)
     storage = Storage(address_map.owner_of(device.backend), memory)
     at = Layout(export.offset, export.shape, export.strides)
-    return Tensor(device, storage, at, export.dtype)
+    return Tensor(device, storage, at, dtype if dtype.kind in "SU" else export.dtype)
 
 
 def tensor_of_scalar(value: np.ndarray[Any, Any], scalar: np.generic) -> Tensor:

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import itertools
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -23,6 +26,7 @@ from numba.cuda.cudadrv import driver
 
 from numbasync.arguments import shown, with_type
 from numbasync.cpu_cuda import arrays
+from numbasync.device.device import devices
 from numbasync.errors import OperationError, UnsupportedKernelError
 
 # What only a compiler for GPUs can give.
@@ -30,6 +34,7 @@ _OF_A_GPU = (
     "compile", "compile_all", "compile_for_current_device", "compile_ptx",
     "compile_ptx_for_current_device",
 )  # fmt: skip
+COUNT = "NUMBASYNC_CPU_DEVICES"  # of the environment
 _VERSION = 13, 0  # of CUDA
 _PROCESSORS = 16  # as many as a small GPU has: programs make grids of it
 _THREADS_OF_A_PROCESSOR = 2048
@@ -115,10 +120,8 @@ class HostMemory(np.ndarray[Any, Any]):
 
 
 class CpuAsCudaDevice:
-    """The CPU device, with the attributes that programs ask of a GPU."""
+    """A CPU device, with the attributes that programs ask of a GPU."""
 
-    id = 0
-    uuid = "GPU-00000000-0000-0000-0000-000000000000"
     compute_capability = _COMPUTE_CAPABILITY
     supports_float16 = supports_bfloat16 = supports_fp8 = True
     WARP_SIZE = 32
@@ -133,19 +136,19 @@ class CpuAsCudaDevice:
     MAX_PITCH, TEXTURE_ALIGNMENT, SURFACE_ALIGNMENT = 2**31 - 1, 512, 512
     release_primary_context = reset = nothing
 
+    def __init__(self, number: int) -> None:
+        self.id, self.uuid = number, f"GPU-00000000-0000-0000-0000-{number:012}"
+        self.primary_context = CpuContext(self)
+
     @property
     def name(self) -> str:
         return f"{arrays.cpu().name}, CPU device of numbasync"
 
-    @property
-    def primary_context(self) -> CpuContext:
-        return context()
-
     def get_primary_context(self) -> CpuContext:
-        return context()
+        return self.primary_context
 
     def get_device_identity(self) -> dict[str, int]:
-        return dict.fromkeys(("pci_domain_id", "pci_bus_id", "pci_device_id"), 0)
+        return {"pci_domain_id": 0, "pci_bus_id": 0, "pci_device_id": self.id}
 
     def __getattr__(self, name: str) -> int:
         limits = arrays.cpu().limits
@@ -164,24 +167,25 @@ class CpuAsCudaDevice:
         raise AttributeError(f"the CPU device has no attribute {name} of a GPU.")
 
     def __repr__(self) -> str:
-        return f"<CUDA device 0 '{self.name}'>"
+        return f"<CUDA device {self.id} '{self.name}'>"
 
     def __enter__(self) -> Self:
+        self.primary_context.push()
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        self.primary_context.pop()
 
 
 class CpuContext(driver.Context):  # type: ignore[misc]
-    """The context of device 0: numba.cuda's own, with the memory of the host."""
+    """The context of a device: numba.cuda's own, with the memory of the host."""
 
-    id = 0
     compute_capability = _COMPUTE_CAPABILITY
-    reset = push = pop = prepare_for_use = nothing
+    reset = prepare_for_use = enable_peer_access = nothing
 
     def __init__(self, device: CpuAsCudaDevice) -> None:
-        self.device, self.handle = device, driver.binding.CUcontext(0)
+        self.device, self.id = device, device.id
+        self.handle = driver.binding.CUcontext(0)
         self.deallocations = driver._PendingDeallocs()  # stays empty: memory is freed at once
         self.extras: dict[str, object] = {}
         self._streams = itertools.count(16)  # greater than the numbers of the default ones
@@ -218,9 +222,18 @@ class CpuContext(driver.Context):  # type: ignore[misc]
     def create_event(self, timing: bool = True) -> CpuEvent:
         return CpuEvent(driver.binding.CUevent(0))
 
+    def push(self) -> None:
+        """Make the device the one of this thread, until `pop`."""
+        _chosen.devices.append(self.device)
+
+    def pop(self) -> None:
+        """Make the device that was before the one of this thread again."""
+        if _chosen.devices:
+            _chosen.devices.pop()
+
     def can_access_peer(self, peer_device: object) -> bool:
-        """Whether another device can use the memory of this one: there is none."""
-        return False
+        """Whether another device can use the memory of this one, which is that of the host."""
+        return peer_device != self.id
 
     def __enter__(self) -> Self:
         return self
@@ -239,7 +252,6 @@ _OF_A_DRIVER = frozenset(
     [
         "get_ipc_handle",
         "open_ipc_handle",
-        "enable_peer_access",
         "create_module_ptx",
         "create_module_image",
         "get_active_blocks_per_multiprocessor",
@@ -254,38 +266,57 @@ class Devices(tuple[CpuAsCudaDevice, ...]):
     __slots__ = ()
 
     def __getitem__(self, number: Any) -> Any:
-        if not isinstance(number, slice) and int(number) not in (0, -1):
-            raise IndexError(f"device {number}: there is one, of number 0.")
-        return super().__getitem__(number if isinstance(number, slice) else 0)
+        try:
+            return super().__getitem__(number if isinstance(number, slice) else int(number))
+        except IndexError:
+            told = "is one, of number 0" if len(self) == 1 else f"are {len(self)}"
+            raise IndexError(f"device {number}: there {told}; see {COUNT}.") from None
 
     @property
     def current(self) -> CpuAsCudaDevice:
-        return _DEVICE
+        return _chosen.devices[-1] if _chosen.devices else self[0]
 
     @property
     def lst(self) -> Devices:
         return self
 
 
-_DEVICE = CpuAsCudaDevice()
-_DEVICES = Devices((_DEVICE,))
-_CONTEXT = CpuContext(_DEVICE)
+class _Chosen(threading.local):
+    """The devices that a thread has chosen, the current one last."""
+
+    def __init__(self) -> None:
+        self.devices: list[CpuAsCudaDevice] = []
 
 
-def context(devnum: object = None) -> CpuContext:
-    """The context of the device, which is that of each thread."""
+_chosen = _Chosen()
+
+
+@functools.cache
+def gpus() -> Devices:
+    """The devices that programs see: one, or as many as the program's environment says."""
+    count = len(devices("cpu")) if os.environ.get(COUNT) else 1
+    return Devices(map(CpuAsCudaDevice, range(count)))
+
+
+def context(devnum: Any = None) -> CpuContext:
+    """The context of the thread's device, or of the device that becomes that."""
     if devnum is not None:
-        _DEVICES[devnum]
-    return _CONTEXT
+        _chosen.devices[-1:] = [gpus()[devnum]]
+    return gpus().current.primary_context
 
 
 class Runtime:
     """What numba.cuda asks for the context of a thread."""
 
-    gpus = _DEVICES
     get_or_create_context = staticmethod(context)
     ensure_context = staticmethod(contextlib.nullcontext)
-    reset = nothing
+
+    @property
+    def gpus(self) -> Devices:
+        return gpus()
+
+    def reset(self) -> None:
+        _chosen.devices.clear()
 
 
 def _filled(to: Any, byte: int, count: int, stream: object = 0) -> None:
@@ -301,7 +332,7 @@ def checked_stream(stream: Any) -> Any:
     if isinstance(stream, driver.Stream) or hasattr(stream, "__cuda_stream__"):
         return stream
     if stream is None or (isinstance(stream, int) and stream == 0):
-        return _CONTEXT.get_default_stream()
+        return context().get_default_stream()
     raise OperationError(f"a stream of a launch is cuda.stream() or 0, not {with_type(stream)}.")
 
 
@@ -317,16 +348,16 @@ def replacements() -> list[tuple[Any, str, Any]]:
     named = {
         "as_cuda_array": arrays.as_cuda_array, "is_cuda_array": arrays.is_cuda_array,
         "from_cuda_array_interface": arrays.from_cuda_array_interface,
-        "event_elapsed_time": elapsed_time, "gpus": _DEVICES, "is_available": lambda: True,
+        "event_elapsed_time": elapsed_time, "gpus": gpus(), "is_available": lambda: True,
         "is_supported_version": lambda: True, "profiling": profiling,
         "profile_start": nothing, "profile_stop": nothing,
         "open_ipc_array": refuse("open_ipc_array"),
     }  # fmt: skip
     made = [(home, name, value) for name, value in named.items() for home in (cuda, api)]
     made += [(home, name, refuse(name)) for name in _OF_A_GPU for home in (cuda, compiler)]
-    devices, runtime = map(module, ("cudadrv.devices", "cudadrv.runtime"))
+    home, runtime = map(module, ("cudadrv.devices", "cudadrv.runtime"))
     made += [
-        (devices, "_runtime", Runtime()), (devices, "gpus", _DEVICES),
+        (home, "_runtime", Runtime()), (home, "gpus", gpus()),
         (driver, "_have_nvjitlink", lambda: False),
         (decorators, "_have_nvjitlink", lambda: False),
         (driver, "_to_core_stream", checked_stream),
@@ -334,8 +365,8 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (module("core.config"), "CUDA_LOW_OCCUPANCY_WARNINGS", 0),  # of multiprocessors
     ]  # fmt: skip
     calls = {
-        "get_device": _DEVICES.__getitem__, "get_device_count": lambda: 1,
-        "get_version": lambda: _VERSION, "list_devices": lambda: list(_DEVICES),
+        "get_device": gpus().__getitem__, "get_device_count": lambda: len(gpus()),
+        "get_version": lambda: _VERSION, "list_devices": lambda: list(gpus()),
     }  # fmt: skip
     calls |= dict.fromkeys(("cuMemsetD8", "cuMemsetD8Async"), _filled)
     calls |= {

@@ -16,7 +16,7 @@ import numpy as np
 from numba.cuda.args import ArgHint, In
 from numba.cuda.cudadrv.devicearray import DeviceNDArrayBase, DeviceRecord
 
-from numbasync.backend.kernel_source import THREADS_MAY_RETURN
+from numbasync.backend.protocols import THREADS_MAY_RETURN
 from numbasync.cpu_cuda import arrays
 from numbasync.cpu_cuda.host import blocks_at_once, checked_stream, module, refusal, refuse
 from numbasync.cpu_cuda.summary import counts_of
@@ -53,7 +53,7 @@ After = list[Callable[[], object]]
 class _Ready:
     """A kernel with a grid, and what is decided once for all its launches."""
 
-    __slots__ = ("counts", "extensions", "integers", "kernel")
+    __slots__ = ("compilations", "counts", "extensions", "integers", "kernel", "remembered")
 
     def __init__(self, dispatcher: Any, configuration: Any) -> None:
         launcher = vars(dispatcher).get(_LAUNCHER)
@@ -62,6 +62,7 @@ class _Ready:
             launcher = vars(dispatcher)[_LAUNCHER] = launcher_of(may_alias=True)(dispatcher)
             self.counts.add(launcher.planner.kernel.seconds)
             setattr(launcher.kernel, THREADS_MAY_RETURN, True)  # before a barrier
+        self.compilations, self.remembered = launcher.planner.kernel.seconds, 0
         grid, block = configuration.griddim, configuration.blockdim
         self.kernel = launcher[grid, block, 0, configuration.sharedmem]
         self.extensions = dispatcher.extensions or ()
@@ -85,24 +86,27 @@ def _type_of(argument: Any) -> Any:
     return None
 
 
-def _first(configuration: Any, args: Any) -> _Ready:
-    """What a configuration decides at its first launch, which its kernel has an overload for."""
-    dispatcher = configuration.dispatcher
+def _first(configuration: Any) -> _Ready:
+    """What a configuration decides at its first launch."""
     try:
-        ready = _Ready(dispatcher, configuration)
+        return _Ready(configuration.dispatcher, configuration)
     except (LauncherError, KernelCompileError, UnsupportedKernelError) as error:
         raise _numbas(error) from error
+
+
+def _remember(ready: _Ready, dispatcher: Any, args: Any) -> None:
+    """Note the signature of a launch that a kernel was compiled for among those of the kernel."""
+    ready.remembered = len(ready.compilations)
     if dispatcher._can_compile:  # else its signatures are declared
-        with contextlib.suppress(Exception):  # what Numba has no type for, the launch refuses
+        with contextlib.suppress(Exception):  # Numba has no type for it
             compile(dispatcher, tuple(map(dispatcher.typeof_pyval, args)))
-    return ready
 
 
 def launch(configuration: Any, *args: Any) -> None:
     """`kernel[grid, block](...)`: run it to its end. Arrays are used where they are."""
     ready = configuration.__dict__.get(_READY)
     if ready is None:
-        ready = configuration.__dict__[_READY] = _first(configuration, args)
+        ready = configuration.__dict__[_READY] = _first(configuration)
     ready.counts.launches += 1
     after: After = []
     if ready.extensions:
@@ -132,6 +136,8 @@ def launch(configuration: Any, *args: Any) -> None:
     except BaseException:  # ^C: the kernel may still run
         threading.Thread(target=_keep, args=(args, after), daemon=True).start()
         raise
+    if len(ready.compilations) != ready.remembered:
+        _remember(ready, configuration.dispatcher, args)
     for function in after:
         function()
 
@@ -330,9 +336,6 @@ def replacements() -> list[tuple[Any, str, Any]]:
     home = module("dispatcher")
     kind = home.CUDADispatcher
 
-    def nothing(self: object, *args: object, **kwargs: object) -> None:
-        """No cache on disk: that of the CPU device keeps all kernels."""
-
     def itself(self: object, *args: object) -> object:
         return self
 
@@ -368,7 +371,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (home._LaunchConfiguration, "__call__", launch), (kind, "call", call),
         (home._LaunchConfiguration, "__getstate__", state),
         (kind, "compile", compile),
-        (kind, "enable_caching", nothing), (kind, "specialize", itself),
+        (kind, "specialize", itself),
         (home.ForAll, "_compute_thread_per_block", threads),
     ]  # fmt: skip
     return made + [(kind, name, refuse(f"code for GPUs: {name}")) for name in _OF_THE_CODE]

@@ -9,12 +9,17 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from numbasync.cpu_cuda.host import module
+from numbasync.cpu_cuda.host import module, refuse
 from numbasync.launch import mlir_kernels
 from numbasync.launch.mlir_kernels import PACKAGE, as_numba_cuda, declared
 
 # How a kernel that was declared before the switch is launched, and what is asked of it.
 _OF_A_KERNEL = ("configure", "forall", "__getitem__", "__call__")
+# What its kernels tell of the code that was compiled for a GPU.
+_OF_THE_CODE = (
+    "inspect_mlir", "inspect_mlir_optimized", "inspect_ptx", "inspect_transformed_source",
+    "launch_config_overloads", "launch_config_stats",
+)  # fmt: skip
 
 
 def jit(func_or_sig: Any = None, **options: Any) -> Any:
@@ -49,4 +54,8 @@ def replacements() -> list[tuple[Any, str, Any]]:
     ]
     kind = importlib.import_module(f"{PACKAGE}.descriptor").MLIRDispatcher
     made += [(kind, name, _of_numba_cuda(name)) for name in _OF_A_KERNEL]
+    made += [
+        (module("dispatcher").CUDADispatcher, name, refuse(f"code for GPUs: {name}"))
+        for name in _OF_THE_CODE
+    ]
     return [*made, (other, "jit", jit)]

@@ -10,8 +10,8 @@ import dask.array as da
 import numpy as np
 
 from numbasync.errors import OperationError
+from numbasync.extending import describe
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.run import describe
 from numbasync.tensors.tensor import Tensor
 
 

@@ -15,8 +15,8 @@ from distributed import Client, Future
 from distributed.protocol import pickle
 
 from numbasync.errors import OperationError
+from numbasync.extending import describe
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.run import describe
 
 T = TypeVar("T")
 

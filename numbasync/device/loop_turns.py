@@ -7,20 +7,20 @@ from collections.abc import Generator
 
 from numbasync.native import compiled
 
-PATIENCE = 16  # awaits of finished work per turn of the loop
+MOST_FINISHED = 16  # awaits of finished work per turn of the loop
 
 _finished_awaits = itertools.count(1)
 
 
 @compiled
 def turn_is_due() -> bool:
-    """Whether an await whose work is done must let the loop turn: every `PATIENCE`-th must."""
-    return next(_finished_awaits) % PATIENCE == 0
+    """Whether an await whose work is done must let the loop turn: every `MOST_FINISHED`-th must."""
+    return next(_finished_awaits) % MOST_FINISHED == 0
 
 
 def need_not_wait() -> Generator[None, None, None]:
-    """For an await whose work is done. Every `PATIENCE`-th call lets the loop turn: a task that
-    awaits one short operation after the other must not keep other tasks from running.
+    """For an await whose work is done. Every `MOST_FINISHED`-th call lets the loop turn: a task
+    that awaits one short operation after the other must not keep other tasks from running.
     """
     if turn_is_due():
         yield

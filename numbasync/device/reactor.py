@@ -192,20 +192,24 @@ class Reactor:
         self._turning = True
         self._next = loop.call_soon(self._turn)
 
-    def _turn(self) -> None:
-        """Poll every stream with waiters once; then schedule the next turn, or sleep."""
+    def _turn(self, is_notified: bool = False) -> None:
+        """Poll every stream with waiters once; then schedule the next turn, or sleep.
+
+        Args:
+            is_notified: a notification has ended the sleep, not its time.
+        """
         self._next = None
         self._turning = False
         self._turns += 1
         has_slept, self._has_slept = self._has_slept, False
-        moved = self._settle(has_slept)
+        moved = self._settle(has_slept, has_slept and not is_notified)
         if not self._queues:
             return
         loop = self._running_loop()
         now = time.perf_counter()
         if moved:
             self._moved_at = now
-        seconds, is_timed, asked = self._plan(now)
+        seconds, is_timed, asked, far = self._plan(now)
         if not seconds and now - self._moved_at <= WATCHDOG_SECONDS:
             self._turn_soon(loop)
             return
@@ -213,9 +217,11 @@ class Reactor:
         # milliseconds.
         if asked and not self._ask_for_rings(loop, asked):
             seconds = min(seconds, POLL_SECONDS)
+        if far:
+            self._ask_for_rings(loop, far)
         # While another thread computes, each driver call takes a switch interval. Work that has
         # completed meanwhile must not wait for a notification as well, so poll once more.
-        asks_driver = asked or now - self._checked_at > WATCHDOG_SECONDS
+        asks_driver = asked or far or now - self._checked_at > WATCHDOG_SECONDS
         if (
             asks_driver and (self._settle() or self._has_reported(now) or self._settle())
         ) or not seconds:
@@ -227,16 +233,16 @@ class Reactor:
         if not is_timed or not self._alarm.start(loop, seconds, self._turn):
             self._next = loop.call_later(max(seconds, POLL_SECONDS), self._turn)
 
-    def _plan(self, now: float) -> tuple[float, bool, list[Watched]]:
+    def _plan(self, now: float) -> tuple[float, bool, list[Watched], list[Watched]]:
         """The seconds until the next poll, 0: in the loop's next turn; whether a timer ends them;
-        and the streams that are to notify the waker.
+        the streams that are to notify the waker, and those that may do so earlier than the timer.
         """
-        seconds, is_timed, asked = WATCHDOG_SECONDS, False, list[Watched]()
+        seconds, is_timed, asked, far = WATCHDOG_SECONDS, False, list[Watched](), list[Watched]()
         lateness = self._alarm.lateness
         for stream, queue in self._queues.items():
             spin, kind, elapsed = stream.spin_seconds, queue[0][3], now - self._began[stream]
             if spin == math.inf or (kind is None and spin):
-                return 0.0, False, []
+                return 0.0, False, [], []
             if not spin or (not self._alarm.has_timers and elapsed >= spin):
                 asked.append(stream)
                 continue
@@ -246,15 +252,18 @@ class Reactor:
                 lateness.is_long or estimate.needs_notification(elapsed, lateness.seconds)
             ):
                 asked.append(stream)
+            elif elapsed >= spin and estimate.is_far(elapsed, lateness.seconds):
+                far.append(stream)
             if wait < seconds:
                 seconds, is_timed = wait, True
-        return seconds, is_timed and seconds > 0, asked
+        return seconds, is_timed and seconds > 0, asked, far
 
-    def _settle(self, has_slept: bool = False) -> bool:
+    def _settle(self, has_slept: bool = False, by_timer: bool = False) -> bool:
         """Wake every waiter whose sequence number was passed; whether there was any.
 
         Args:
             has_slept: the loop was asleep until now.
+            by_timer: the time of its timer ended the sleep, not a notification.
         """
         moved = False
         waiter: _Waiter | None
@@ -277,20 +286,20 @@ class Reactor:
                 moved = True
                 self._completed += count
                 del queue[:count]
-                self._note_end(stream, kind, has_slept)
+                self._note_end(stream, kind, has_slept, by_timer)
                 if not queue:
                     del self._queues[stream], self._began[stream]
                     self._asked.pop(stream, None)
         return moved
 
-    def _note_end(self, stream: Watched, kind: Hashable, has_slept: bool) -> None:
+    def _note_end(self, stream: Watched, kind: Hashable, has_slept: bool, by_timer: bool) -> None:
         """Note the end of the wait for the first of a queue, which begins the next one's."""
         if 0 < stream.spin_seconds < math.inf:
             now = time.perf_counter()
             if kind is not None:
                 # Work that was done before the loop woke: it has to wake earlier the next time.
-                early = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
-                self.last_waits.note(kind, now - self._began[stream] - early)
+                sooner = max(self._alarm.lateness.seconds, LATENESS_S) if has_slept else 0.0
+                self.last_waits.note(kind, now - self._began[stream], sooner, by_timer)
             self._began[stream] = now
 
     def _fail(self, stream: Watched, error: Exception) -> None:
@@ -345,7 +354,7 @@ class Reactor:
         self._rings += 1
         if self._queues and not self._turning:
             self._cancel_next()
-            self._turn()
+            self._turn(is_notified=True)
 
 
 _UNKNOWN = WaitEstimate()  # of work that was never waited for long

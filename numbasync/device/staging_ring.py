@@ -27,7 +27,7 @@ Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 LOOK_SECONDS = 0.0001  # sleep between two polls of a thread that waits for a chunk
 # Seconds without a returned chunk after which a thread gives up: the streams may be waiting for
 # work that this thread has yet to enqueue.
-PATIENCE = 0.05
+WAIT_S = 0.05
 # The same for a thread that a blocked caller waits for; a busy link returns a chunk in 40 us.
 HURRIED = 0.001
 
@@ -59,7 +59,7 @@ class Deadline:
     """How many seconds the threads that stage one array wait while no chunk is returned."""
 
     def __init__(self) -> None:
-        self.seconds = PATIENCE
+        self.seconds = WAIT_S
 
     def expedite(self) -> None:
         """Shorten the wait, because a blocked caller waits for the staging."""

@@ -21,6 +21,9 @@ FIRST_PERIOD_S = 60e-6
 RING_S = 0.002
 # Between polls before the work is due: it may also be done earlier than it was before.
 LONGEST_PERIOD_S = 0.005
+# Work that is due later than this notifies the loop, too, which costs less than more polls would:
+# it may have less to do than the work of this kind before, as where two devices share what one did.
+FAR_S = 0.01
 
 
 def poll_period(unforeseen: float) -> float:
@@ -44,17 +47,32 @@ class WaitEstimate:
         is_long: the last waits, two at least, all took longer than what is polled throughout.
     """
 
-    __slots__ = ("_high", "_is_sure", "_last", "_least", "_low", "is_long")
+    __slots__ = ("_high", "_is_sure", "_last", "_least", "_low", "_was_early", "is_long")
 
     def __init__(self) -> None:
         self._last: tuple[float, ...] = ()
         self._low = self._high = 0.0  # of the two waits that were alike; 0: there are none
         self._is_sure = False  # the last two were
+        self._was_early = False  # the end of the last wait was not foreseen so early
         self._least = 0.0  # the shortest of two or three waits
         self.is_long = False
 
-    def note(self, seconds: float) -> None:
-        """Note the duration of a wait."""
+    def note(self, seconds: float, sooner: float = 0.0, by_timer: bool = False) -> None:
+        """Note a wait, whose end was seen after so many seconds.
+
+        What was done before a timer ended the sleep, and before it was due, was so for a time that
+        nobody knows. Noted as it is, what is foreseen would creep towards what is; the second time
+        in a row it is forgotten instead.
+
+        Args:
+            sooner: how much earlier the loop should have looked, as where it was asleep.
+            by_timer: a timer has ended a sleep, and the work was done by then.
+        """
+        is_early = by_timer and seconds < self._low
+        if is_early and self._was_early:
+            self._last = ()
+        self._was_early = is_early
+        seconds -= sooner
         self._last = (*self._last[-2:], seconds)
         self._low = self._high = 0.0
         pairs = itertools.combinations(reversed(self._last), 2)  # the last two waits come first
@@ -110,6 +128,10 @@ class WaitEstimate:
         is_foreseen = self._is_sure or elapsed >= end
         return elapsed - (end if is_foreseen else 0.0) >= RING_S
 
+    def is_far(self, elapsed: float, lateness: float) -> bool:
+        """Whether the work is due so late that it is polled rarely before."""
+        return self._is_sure and self.window(lateness)[0] - elapsed > FAR_S
+
 
 MOST_KINDS = 256  # of work whose last waits are known
 
@@ -142,14 +164,16 @@ class LastWaits(Memo[Hashable, WaitEstimate]):
         estimate = self.get(kind_of(work)) if self else None
         return estimate is not None and estimate.is_long
 
-    def note(self, kind: Hashable, seconds: float) -> None:
-        """Note how long a wait for work of this kind took."""
+    def note(
+        self, kind: Hashable, seconds: float, sooner: float = 0.0, by_timer: bool = False
+    ) -> None:
+        """Note a wait for work of this kind, as `WaitEstimate.note` does."""
         estimate = self.get(kind)
         if estimate is None:
-            if seconds <= SHORT_S:
+            if seconds - sooner <= SHORT_S:
                 return
             estimate = self[kind] = WaitEstimate()
-        estimate.note(seconds)
+        estimate.note(seconds, sooner, by_timer)
 
 
 class Lateness:

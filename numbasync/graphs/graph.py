@@ -45,7 +45,7 @@ from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_closure, check_op, name_of, suppress_unused_warnings
 from numbasync.ops.pickling import unpicklable
-from numbasync.ops.run import enqueued, stream_for
+from numbasync.ops.run import enqueue_on, stream_for
 from numbasync.public import Public
 from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.pinned import sharing
@@ -214,7 +214,7 @@ class CudaGraph(Public, Generic[T]):
         if not op.is_node:  # not known beforehand: record its commands
             label = op.label
             op = Replay(recorded_of(op, self.stream, allocates=False)[0], label)
-        self._updated, _ = enqueued(op, self.stream)
+        self._updated, _ = enqueue_on(op, self.stream)
         self._updates += 1
 
     # --- changing the captured work ---

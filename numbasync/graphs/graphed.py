@@ -20,18 +20,18 @@ from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError, OperationError
+from numbasync.extending import Home, copy, first_home
 from numbasync.graphs.captured import NOTHING, Captured
 from numbasync.graphs.graph import CudaGraph
 from numbasync.graphs.graphed_arguments import Arguments
 from numbasync.graphs.recorder import Branch, Recorder, Recording
 from numbasync.graphs.recording import Recorded
 from numbasync.ops.context import Context
-from numbasync.ops.enqueue import prepared
-from numbasync.ops.home import Home, first_home
+from numbasync.ops.enqueue import run_steps
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import check_op, name_of
 from numbasync.tensors.array_spec import ArraySpec
-from numbasync.tensors.copies import copy, upload_new
+from numbasync.tensors.copies import upload_new
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.tensor import SharedTensor, Tensor
@@ -229,10 +229,10 @@ class Replayed(DeviceOp[Any]):
             for target, tensor in zip(captured.inputs, tensors, strict=True):
                 if target.same_elements(tensor):
                     continue
-                prepared(copy(ctx, target, tensor))
+                run_steps(copy(ctx, target, tensor))
             captured.graph.launch_in(ctx)
             self.graph_used = captured.graph
-            value = prepared(graphed.out(ctx, captured.output))
+            value = run_steps(graphed.out(ctx, captured.output))
             captured.graph.cover()
             return value
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.backend import array_protocols
 from numbasync.errors import CallerError, OperationError
 from numbasync.ops.operands import is_op, suppress_unused_warnings
@@ -60,7 +60,7 @@ class Arguments:
             array = import_array.argument(value)
             value = value if array is None else array
         if isinstance(value, Tensor | np.ndarray):
-            keys.append((value.shape, layout.check_dtype(value.dtype, records=True)))
+            keys.append((value.shape, dtypes.check_dtype(value.dtype, records=True)))
             self.arrays.append(value)
             return _Array
         key = _value_key(value)

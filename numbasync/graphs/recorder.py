@@ -24,9 +24,9 @@ from numbasync.errors import NotAGraphNodeError
 from numbasync.graphs.recording import Order, Recorded, Step
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context, allocated
-from numbasync.ops.enqueue import prepared
+from numbasync.ops.enqueue import run_steps
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import suppress_unused_warnings
+from numbasync.ops.operands import name_of, suppress_unused_warnings
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 from numbasync.ops.run import resolve_stream
@@ -295,6 +295,12 @@ class _Queue:
     def copy(self, dst: Any, src: Any) -> None:
         self._recorder.add(self._branch, "copy", (dst, src))
 
+    def call(self, function: Callable[..., None], arrays: Sequence[Any]) -> None:
+        raise NotAGraphNodeError(
+            f"{name_of(function)} is a function of another library, which a graph cannot repeat.\n"
+            "Run na.external(...) before the graph, or between two of its launches."
+        )
+
     def fill(self, dst: Any, value: np.generic) -> None:
         self._recorder.add(self._branch, "fill", (dst, value))
 
@@ -350,5 +356,5 @@ def recorded_of(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recor
     submission_queue.drain()
     recorder, site = Recorder(stream, allocates), call_site(2)
     with exclusive.region():
-        value = prepared(recorder.record(op, Branch(), site))
+        value = run_steps(recorder.record(op, Branch(), site))
     return recorder.finish(), value

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
+from numbasync.extending import Home
 from numbasync.graphs.recording import Recorded
 from numbasync.native import compiled, known
 from numbasync.ops.constructors import Leaf
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home
 from numbasync.ops.simple_op import SimpleOp
 from numbasync.tensors.pinned import sharing
 

@@ -16,7 +16,7 @@ from numbasync.errors import CallerError, StateError
 from numbasync.graphs.recorder import Branch, Recorder
 from numbasync.graphs.recording import Recorded
 from numbasync.ops import submission_queue
-from numbasync.ops.enqueue import prepared
+from numbasync.ops.enqueue import run_steps
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_op, is_op, suppress_unused_warnings
 from numbasync.ops.reentrancy import exclusive
@@ -75,7 +75,7 @@ class ScopeBranch(Public):
         with suppress_unused_warnings((op,)):
             resolve_stream(op, op.stream, recorder.stream)
         op.consume()
-        return prepared(recorder.record(op, self._branch, call_site(1)))
+        return run_steps(recorder.record(op, self._branch, call_site(1)))
 
     def fork(self) -> ScopeBranch:
         """A branch that starts after this branch's operations so far, concurrent with later ones.

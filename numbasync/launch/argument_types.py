@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import shown
 from numbasync.errors import CallerError, DTypeError, LauncherError
 from numbasync.launch.parameters import Parameter, Role
@@ -92,7 +93,7 @@ def _host(kernel: str, p: Parameter, value: Any) -> HostArray | None:
     with named(kernel, p):
         array: HostArray | None = plain(value) if isinstance(value, np.ndarray) else column(value)
         if array is not None:
-            layout.check_dtype(array.dtype, records=True)
+            dtypes.check_dtype(array.dtype, records=True)
     if array is not None and p.is_output:
         raise LauncherError(
             f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
@@ -113,8 +114,12 @@ def named(kernel: str, p: Parameter) -> Iterator[None]:
 
 
 def is_number(value: Any) -> bool:
+    """Whether a value is a number, or a member of an enumeration of numbers or tuples of them."""
     if isinstance(value, np.generic):
         return not isinstance(value, np.flexible | np.object_)  # strings, bytes, records
+    if isinstance(value, enum.Enum):
+        values = value.value if isinstance(value.value, tuple) else (value.value,)
+        return all(map(is_number, values))
     return isinstance(value, int | float | complex)
 
 
@@ -136,6 +141,8 @@ def big(kernel: str, p: Parameter, value: int) -> str:
 
 def check_integer(kernel: str, p: Parameter, value: Any) -> None:
     """Refuse an integer of more than 64 bits (`big`), also of an enumeration or in a tuple."""
+    if isinstance(value, enum.Enum):
+        value = value.value
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         big(kernel, p, value)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.backend import array_protocols, protocols
 from numbasync.backend.protocols import ArrayKey
 from numbasync.device.device import Device
@@ -120,7 +120,7 @@ class BoundArguments:
             elif issubclass(cls, np.void) and value.dtype.names and parameter.takes_number:
                 dtype = np.dtype((np.void, value.dtype))  # covers np.record, too
                 with named(kernel, parameter):
-                    layout.check_dtype(dtype, records=True)
+                    dtypes.check_dtype(dtype, records=True)
                 self.host.append((i, np.asarray(value).view(dtype)))
                 self.records.add(i)
                 parts.append((np.void, dtype))
@@ -153,7 +153,7 @@ class BoundArguments:
         array = self.inouts[i] = value.array
         self.host.append((i, array))
         if value.cut is None:
-            return layout.dtype_key(array.dtype), array.shape
+            return dtypes.dtype_key(array.dtype), array.shape
         self.partitions[i] = value.cut
         return value.cut.fingerprint
 
@@ -228,7 +228,7 @@ class BoundArguments:
             return None
         if array is not None:
             self.host.append((i, array))
-            return layout.dtype_key(array.dtype), array.shape
+            return dtypes.dtype_key(array.dtype), array.shape
         return None
 
     def fingerprint(self, device: protocols.Device) -> tuple[Hashable, ...]:
@@ -315,4 +315,4 @@ def _key(array: Any, value: Any, device: protocols.Device) -> Hashable:
         )
     if isinstance(array, Tensor):
         return array.key
-    return ArrayKey(layout.dtype_key(array.dtype), array.ndim, "C")
+    return ArrayKey(dtypes.dtype_key(array.dtype), array.ndim, "C")

@@ -9,17 +9,16 @@ backend compiles the coarsened variant, and the planner chooses between the two 
 from __future__ import annotations
 
 import ast
-import builtins
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from numbasync.backend.kernel_source import captured, compiled_like, find_source
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LauncherError
-from numbasync.launch import known_functions
-from numbasync.launch.guards import Guards, rank_of
-from numbasync.launch.known_functions import UNKNOWN, Method, Names
+from numbasync.facts import callees
+from numbasync.facts.bounds import Integers, rank_of
+from numbasync.facts.ir import UNKNOWN, Method, Names, read
+from numbasync.facts.source import compiled_like, find_definition
 
 # Functions of `numba.cuda` that depend on their arguments alone.
 _PURE = frozenset({"popc", "fma", "cbrt", "selp", "brev", "clz", "ffs"})
@@ -81,10 +80,7 @@ class _Reader:
         self._function = function
         self._seen = seen | {function}
         self._ranks: set[int] = set()
-        try:
-            self._names = Names(function)
-        except LauncherError as error:
-            raise NotPlainError(str(error)) from None
+        self._names = _names_of(function)
         self._places = {id(getattr(cuda, name)): name for name in _PLACES}
         for statement in self._names.statements:
             self._check(statement)
@@ -102,7 +98,7 @@ class _Reader:
 
     def along(self) -> frozenset[int]:
         """See `PlainKernel`."""
-        guards = Guards(self._names)
+        integers = Integers(self._names)
         axes = set()
         for s in self._names.statements:
             value: Any = getattr(s, "value", None)
@@ -113,7 +109,7 @@ class _Reader:
             else:
                 continue
             last = (self._names.items(index) or [index])[-1]
-            axes.add(guards.coordinate_in(last))
+            axes.add(integers.coordinate_in(last))
         return frozenset(axis for axis in axes if axis is not None)
 
     def _check(self, statement: Any) -> None:
@@ -139,7 +135,7 @@ class _Reader:
                 self._check_call(callee, value)
 
     def _check_call(self, callee: Any, call: Any) -> None:
-        function = known_functions.function_of(callee)
+        function = callees.function_of(callee)
         if callee is self._cuda.grid:
             rank: Any = self._names.constant(call.args[0]) if len(call.args) == 1 else None
             if rank_of(self._names, call) != rank:
@@ -151,11 +147,11 @@ class _Reader:
         elif isinstance(callee, Method) or callee is UNKNOWN:
             name = f".{callee.name}()" if isinstance(callee, Method) else "a function"
             raise NotPlainError(f"it calls {name}, of which nothing is known")
-        elif known_functions.is_vector_access(callee):
+        elif callees.is_vector_access(callee):
             raise NotPlainError("it accesses several elements at once itself")
-        elif known_functions.combines_threads(callee):
+        elif callees.combines_threads(callee):
             raise NotPlainError("its threads give one another values")
-        elif not known_functions.is_atomic(callee) and not _is_pure(callee, len(call.args)):
+        elif not callees.is_atomic(callee) and not _is_pure(callee, len(call.args)):
             raise NotPlainError(f"it calls {getattr(callee, '__name__', callee)}")
 
     def _check_name_of_grid(self, variable: Any) -> None:
@@ -192,12 +188,19 @@ class _Reader:
             raise NotPlainError("it has loops or many branches")
 
 
+def _names_of(function: FunctionType) -> Names:
+    try:
+        return read(function)
+    except LauncherError as error:
+        raise NotPlainError(str(error)) from None
+
+
 def _is_pure(callee: Any, count: int) -> bool:
     """Whether a function that is no device function depends on its arguments alone."""
     module = getattr(callee, "__module__", None) or ""
     if module.startswith("numba.cuda"):
         return module in _PURE_MODULES or getattr(callee, "__name__", "") in _PURE
-    return callee is not print and known_functions.known(callee, count) is not None
+    return callee is not print and callees.known(callee, count) is not None
 
 
 # --- the guard ---
@@ -205,43 +208,48 @@ def _is_pure(callee: Any, count: int) -> bool:
 
 def _guard(function: FunctionType) -> FunctionType | None:
     """The condition under which a position has work, as a function of the kernel's parameters."""
-    source = find_source(function)
-    if source is None:
+    found = find_definition(function)
+    if found is None:
         raise NotPlainError("its source is not at hand")
-    definition = _definition(source[1], function)
-    if definition is None:
-        raise NotPlainError("its source is not at hand")
-    body = _condition(definition.body, function)
+    tree, definition = found
+    body = _condition(definition.body)
     if body is None:
         return None
     # A dead statement keeps the kernel's free variables those of the guard.
     free: list[ast.expr] = [ast.Name(name, ast.Load()) for name in function.__code__.co_freevars]
     definition.body = [*body, ast.Expr(ast.Tuple(free, ast.Load()))]
-    code = compiled_like(ast.fix_missing_locations(source[1]), function.__code__)
+    code = compiled_like(ast.fix_missing_locations(tree), function.__code__)
     if code is None:
         raise NotPlainError("its condition cannot be compiled alone")
     name = f"{function.__name__}_guard"
-    return FunctionType(
+    guard = FunctionType(
         code, function.__globals__, name, function.__defaults__, function.__closure__
     )
+    _check_repeatable(guard)
+    return guard
 
 
-def _definition(tree: ast.Module, function: FunctionType) -> ast.FunctionDef | None:
-    first = function.__code__.co_firstlineno
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == function.__code__.co_name:
-            lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
-            if min(lines) == first:
-                return node
-    return None
+def _check_repeatable(guard: FunctionType) -> None:
+    """Refuse what must not be run twice: stores, and calls of device functions and atomics."""
+    from numba import cuda
+    from numba.core import ir
+
+    repeatable = (cuda.grid, len, min, max, abs, int, float, bool)
+    names = _names_of(guard)
+    for statement in names.statements:
+        if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr):
+            raise NotPlainError("it stores in front of its condition")
+        value: Any = getattr(statement, "value", None)
+        for callee in names.callees(value.func) if getattr(value, "op", "") == "call" else ():
+            if not any(callee is f for f in repeatable):
+                raise NotPlainError("it calls a function in front of its condition")
 
 
-def _condition(body: list[ast.stmt], function: FunctionType) -> list[ast.stmt] | None:
+def _condition(body: list[ast.stmt]) -> list[ast.stmt] | None:
     """The statements that return whether a position has work; None if the kernel has no condition.
 
     Raises:
-        NotPlainError: the code behind the condition has loops or conditions of its own, or the code
-            in front of it has effects.
+        NotPlainError: the code behind the condition has loops or conditions of its own.
     """
     front: list[ast.stmt] = []
     condition: list[ast.stmt] | None = None
@@ -251,7 +259,7 @@ def _condition(body: list[ast.stmt], function: FunctionType) -> list[ast.stmt] |
         if isinstance(statement, ast.If):
             if statement.orelse:
                 raise NotPlainError("it has an else branch")
-            _check_effects([*front, ast.Expr(statement.test)], function)
+            _check_straight(front)
             if all(isinstance(s, ast.Return | ast.Pass) for s in statement.body):
                 leaves = ast.If(statement.test, [ast.Return(ast.Constant(False))], [])
                 condition = [*(condition or []), *front, leaves]
@@ -273,31 +281,3 @@ def _check_straight(statements: list[ast.stmt]) -> None:
         if not isinstance(statement, _SIMPLE):
             word = type(statement).__name__.lower()
             raise NotPlainError(f"it has `{word}` in line {statement.lineno}")
-
-
-def _check_effects(statements: list[ast.stmt], function: FunctionType) -> None:
-    """Refuse what must not be run twice: stores, and calls of device functions and atomics."""
-    from numba import cuda
-
-    repeatable = (cuda.grid, len, min, max, abs, int, float, bool)
-    _check_straight(statements)
-    for node in (n for statement in statements for n in ast.walk(statement)):
-        is_store = isinstance(getattr(node, "ctx", None), ast.Store)
-        if is_store and isinstance(node, ast.Subscript | ast.Attribute):
-            raise NotPlainError("it stores in front of its condition")
-        if isinstance(node, ast.Call):
-            callee = _object(node.func, function)
-            if not any(callee is f for f in repeatable):
-                raise NotPlainError("it calls a function in front of its condition")
-
-
-def _object(node: ast.expr, function: FunctionType) -> Any:
-    """The global object that an expression such as `cuda.grid` names, or None."""
-    if isinstance(node, ast.Attribute):
-        return getattr(_object(node.value, function), node.attr, None)
-    if not isinstance(node, ast.Name) or node.id in function.__code__.co_varnames:
-        return None
-    for scope in (captured(function), function.__globals__, vars(builtins)):
-        if node.id in scope:
-            return scope[node.id]
-    return None

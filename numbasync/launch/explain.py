@@ -8,17 +8,17 @@ from typing import Any
 from numbasync.backend.executables import Executable, Resources
 from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError
+from numbasync.facts.effects import values_read
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import planned
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.explanation import Explanation
 from numbasync.launch.homes import elsewhere, home_of_bound
 from numbasync.launch.kernel import KernelSpec
-from numbasync.launch.load_analysis import elements_read
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import Config
 from numbasync.launch.tuple_arguments import flat
-from numbasync.ops.enqueue import prepared
+from numbasync.ops.enqueue import run_steps
 from numbasync.ops.home import device_at
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.expected_results import foreseen
@@ -39,7 +39,7 @@ def explain(launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> Ex
     home = config.stream or home_of_bound(launcher, bound)
     device = device_at(home) or default_device()
     device.check()
-    bound, plan = prepared(planned(launcher, bound, config, device))
+    bound, plan = run_steps(planned(launcher, bound, config, device))
     for i, tensor in _tensors(bound):
         if tensor.device is not None and tensor.storage.pool.device not in (None, device.backend):
             raise elsewhere(launcher, i, tensor, device)
@@ -119,7 +119,7 @@ def _types(launcher: KernelSpec, bound: BoundArguments, executable: Executable) 
 def _traffic(launcher: KernelSpec, bound: BoundArguments) -> tuple[int, int]:
     """Bytes of the arrays that the call reads, and of those that it writes, each array once."""
     parameters = launcher.parameters
-    reads = elements_read(launcher.planner.kernel.dispatcher.py_func)
+    reads = values_read(launcher.planner.kernel.dispatcher.py_func)
     read: dict[int, int] = {}  # by identity: x + x reads x once
     written = 0
     arrays: list[tuple[int, Any]] = [*_tensors(bound), *bound.uploads()]

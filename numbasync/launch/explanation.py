@@ -107,6 +107,11 @@ class Explanation:
         return self._executable.assembly("sass")
 
     @property
+    def suggested_threads(self) -> int:
+        """Threads a block that suit the kernel; see `na.suggest_threads`."""
+        return self._executable.suggested_threads()
+
+    @property
     def occupancy(self) -> float | None:
         """Active threads of a multiprocessor that has blocks enough, as a part of the most that
         can be active: 0.0 to 1.0.

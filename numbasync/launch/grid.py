@@ -9,7 +9,7 @@ from typing import Any
 from numbasync.arguments import as_wholes, shown
 from numbasync.backend.protocols import Dim3, Limits
 from numbasync.errors import LaunchError
-from numbasync.launch.axes import Usage, fewer_blocks
+from numbasync.facts.positions import Usage
 from numbasync.launch.blocks import reaching
 from numbasync.launch.blocks import spread as spread
 from numbasync.tensors.partition import Partition
@@ -382,5 +382,18 @@ def _check(r: Request, geometry: Geometry, limits: Limits, most: int) -> None:
         if extent > bound:
             raise LaunchError(
                 f"kernel {r.kernel}: a grid of {geometry.grid} has {extent} along {axis}, where "
-                f"the device allows {bound}.\n{fewer_blocks(axis, bool(r.partitions))}"
+                f"the device allows {bound}.\n{_fewer_blocks(axis, bool(r.partitions))}"
             )
+
+
+def _fewer_blocks(axis: str, is_tiled: bool) -> str:
+    """What to do about a grid with too many blocks along an axis."""
+    if axis != "x":
+        return "Put the longest axis on x, with axes=, or use larger tiles."
+    if is_tiled:
+        return "Use larger tiles."
+    return (
+        "Launch it over x and y, with cuda.grid(2); or say fewer blocks, such as "
+        "kernel[1024, 256](...), and let each thread go through several elements: "
+        "for i in range(cuda.grid(1), n, cuda.gridsize(1))."
+    )

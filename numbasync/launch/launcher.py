@@ -12,10 +12,10 @@ from types import FunctionType
 from typing import Any, Generic, Literal, overload
 
 from numbasync.arguments import check_whole, is_one_of, shown, with_type
-from numbasync.backend.kernel_source import hold_source
 from numbasync.backend.protocols import Dim3
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError, LaunchError
+from numbasync.facts.source import hold_source
 from numbasync.launch import grid as grids
 from numbasync.launch import mlir_kernels
 from numbasync.launch.arguments import BoundArguments
@@ -280,22 +280,25 @@ class Launcher(Public, Tokenized, Generic[P]):
         if not kwargs and len(args) == self._plain_count:
             return args
         values = dict(zip(names[: self._positional], args, strict=False))
-        wrong = [k for k in kwargs if k not in names or k in values]
+        unknown = [k for k in kwargs if k not in names]
+        twice = [k for k in kwargs if k in values]
         values |= kwargs
         for p in self.parameters:
             if p.name not in values and p.default is not Signature.empty:
                 values[p.name] = p.default
         missing = [n for n in names if n not in values]
-        if len(args) > self._positional or wrong or missing:
-            culprits = wrong or missing
-            subject = f"{', '.join(culprits)} {'is' if len(culprits) == 1 else 'are'}"
-            problem = (
-                f"{len(args)} arguments came without a name" if len(args) > self._positional
-                else f"{subject} unknown or came twice" if wrong
-                else f"{subject} missing"
+        too_many = len(args) > self._positional
+        if too_many or unknown or twice or missing:
+            problems = (
+                f"{len(args)} arguments came without a name" if too_many else "",
+                f"there is no parameter {' or '.join(unknown)}" if unknown else "",
+                f"{' and '.join(twice)} came by place and by name"
+                if twice and not too_many else "",
+                f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing"
+                if missing and not too_many else "",
             )  # fmt: skip
             with suppress_unused_warnings((*args, *kwargs.values())):
-                raise LauncherError(f"kernel {self.label}: {problem}.")
+                raise LauncherError(f"kernel {self.label}: {'; '.join(filter(None, problems))}.")
         return tuple(values[n] for n in names)
 
     def form(self, values: tuple[Any, ...]) -> FastCall | None:

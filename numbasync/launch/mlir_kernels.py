@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+from numbasync.backend.protocols import MAY_ALLOCATE
 from numbasync.errors import UnsupportedKernelError
 
 PACKAGE = "numba_cuda_mlir"
@@ -99,7 +100,10 @@ def declared(
     for cell, given in zip(cells, function.__closure__ or (), strict=True):
         if cell is not given:  # else it is not assigned yet
             cell.cell_contents = meaning(given.cell_contents)
-    return cuda.jit(meaning(signatures), **options)(new) if signatures else made
+    if signatures:
+        made = cuda.jit(meaning(signatures), **options)(new)
+    setattr(made, MAY_ALLOCATE, True)  # as kernels of numba-cuda-mlir do
+    return made
 
 
 def _check_names(function: FunctionType) -> None:

@@ -16,9 +16,9 @@ from enum import Enum
 from types import FunctionType, NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 
-from numbasync.backend.kernel_source import captured
 from numbasync.errors import LauncherError
-from numbasync.launch.store_analysis import Store, summary
+from numbasync.facts.effects import Store, summary
+from numbasync.facts.source import captured
 from numbasync.ops.run import describe
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from numbasync.device.device import Device
 from numbasync.device.stream import Stream
 from numbasync.device.submission import LaunchedName
 from numbasync.errors import LaunchError
+from numbasync.facts.bounds import SIZE
+from numbasync.facts.positions import ALL, Usage, usage
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
-from numbasync.launch.axes import ALL, Usage, usage
 from numbasync.launch.clusters import ONE_BLOCK, check_grid
 from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
-from numbasync.launch.guards import SIZE
 from numbasync.launch.own_tiles import OwnTile, grid_of, in_a_row, without_bounds
 from numbasync.launch.parameters import Parameter, Role, positional
 from numbasync.launch.shared_memory import dynamic_bytes, layout_of

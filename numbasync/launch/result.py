@@ -16,7 +16,7 @@ from functools import cache
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
-from numbasync.backend.kernel_source import carry_source
+from numbasync.facts.source import carry_source
 
 
 class LaunchResult(tuple[Any, ...]):

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from numbasync.backend.kernel_source import captured
 from numbasync.backend.protocols import Executable, Limits
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LaunchError
-from numbasync.launch.known_functions import Names, function_of
+from numbasync.facts.callees import function_of
+from numbasync.facts.ir import read
+from numbasync.facts.source import captured, nested_codes
 
 
 def layout_of(kernel: FunctionType) -> SharedLayout | None:
@@ -107,14 +108,12 @@ def _named_values(function: FunctionType) -> Iterator[Any]:
 
 def _names(code: CodeType) -> tuple[set[str], set[str]]:
     """The global names and enclosing variables that code loads; all names in it, attributes too."""
-    loaded = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    loaded.update(code.co_freevars)
-    attributes = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            inner_loaded, inner_attributes = _names(constant)
-            loaded |= inner_loaded
-            attributes |= inner_attributes
+    loaded: set[str] = set()
+    attributes: set[str] = set()
+    for inner in nested_codes(code):
+        loaded |= {i.argval for i in dis.get_instructions(inner) if i.opname == "LOAD_GLOBAL"}
+        loaded.update(inner.co_freevars)
+        attributes.update(inner.co_names)
     return loaded, attributes
 
 
@@ -124,7 +123,7 @@ def _line_of_dynamic_array(function: FunctionType) -> int:
 
     if all(value is not cuda.shared.array for value in _named_values(function)):
         return 0  # Numba's reading of a function takes long
-    names = Names(function)
+    names = read(function)
     for statement in names.statements:
         call: Any = getattr(statement, "value", None)
         if getattr(call, "op", "") != "call" or cuda.shared.array not in names.callees(call.func):

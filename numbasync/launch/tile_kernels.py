@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numbasync.backend import protocols
+from numbasync.backend.protocols import GENERATED
 from numbasync.errors import LaunchError
+from numbasync.facts.source import SOURCE_ATTR
 from numbasync.launch.grid import AXES
 from numbasync.launch.parameters import Parameter, Role
 from numbasync.tensors.partition import MAX_RANK, Partition
@@ -99,9 +100,9 @@ def with_tiles(
     source = "\n    ".join([f"def kernel({', '.join(signature)}):", *lines])
     names: dict[str, Any] = {"cuda": cuda, "body": body}
     # Built from parameter positions alone.
-    exec(compile(source, protocols.GENERATED, "exec"), names)  # noqa: S102
+    exec(compile(source, GENERATED, "exec"), names)  # noqa: S102
     kernel = names["kernel"]
-    setattr(kernel, protocols.SOURCE_ATTR, source)
+    setattr(kernel, SOURCE_ATTR, source)
     kernel.__name__ = kernel.__qualname__ = body.py_func.__name__  # the name in messages
     return cuda.jit(**options)(kernel)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.kernel_source import captured, find_source
+from numbasync.facts.source import captured, find_definition, nested_codes
 
 Normalize = Any  # a function: of any object, a value that is the same in every process
 
@@ -55,15 +55,11 @@ def _value(value: Any, normalize: Normalize, above: tuple[Any, ...]) -> Any:
 
 def _text(function: types.FunctionType) -> Any:
     """The source; where there is none, the compiled code."""
-    source = find_source(function)
-    code = function.__code__
-    if source is not None:
-        for node in ast.walk(source[1]):
-            if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-                lines = [node.lineno, *(d.lineno for d in node.decorator_list)]
-                if code.co_firstlineno in lines:
-                    return ast.unparse(ast.Module([*node.body], [])), ast.unparse(node.args)
-    return _codes(code)
+    found = find_definition(function)
+    if found is None:
+        return _codes(function.__code__)
+    definition = found[1]
+    return ast.unparse(ast.Module([*definition.body], [])), ast.unparse(definition.args)
 
 
 def _codes(code: types.CodeType) -> tuple[Any, ...]:
@@ -84,5 +80,4 @@ def _globals(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    inner = [_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return set(code.co_names).union(*inner)
+    return {name for inner in nested_codes(code) for name in inner.co_names}

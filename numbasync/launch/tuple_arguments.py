@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import shown
 from numbasync.backend.protocols import NamedTupleKey
 from numbasync.errors import LauncherError
@@ -66,7 +67,7 @@ def members(
 
     def checked(v: Any) -> Any:
         converted = member(v)
-        if not isinstance(v, (np.generic, int, float, complex, *_ARRAYS)):
+        if not isinstance(v, (np.generic, int, float, complex, enum.Enum, *_ARRAYS)):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a tuple with {describe(v)} in it; a kernel takes "
                 "tuples of tensors, NumPy arrays and numbers."
@@ -83,7 +84,7 @@ def fingerprint(values: tuple[Any, ...]) -> Hashable:
         if isinstance(v, Tensor):
             return v.fingerprint
         if isinstance(v, np.ndarray):
-            return layout.dtype_key(v.dtype), v.shape
+            return dtypes.dtype_key(v.dtype), v.shape
         return type(v), type(v) is int and v >= 2**63
 
     return key_of(values, member_key)

@@ -12,7 +12,7 @@ from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, NotAGraphNodeError
 from numbasync.ops.backpressure import Admission
 from numbasync.ops.context import Context
-from numbasync.ops.home import device_at
+from numbasync.ops.home import check_home, device_at
 from numbasync.ops.protocols import Operation
 from numbasync.ops.shared_run import Steps
 
@@ -70,6 +70,7 @@ def where_it_belongs(ctx: Context, op: Operation[T], parts: list[Context]) -> St
     home = op.home
     if device_at(home) in (None, ctx.device) or op.stream is not None:
         return (yield from op.steps(ctx))
+    check_home(home, type(op).__name__)
     stream = home if isinstance(home, Stream) else next_stream_of(home)  # type: ignore[arg-type]
     part, value = yield from on_stream(ctx, stream, op.label, op.steps)
     parts.append(part)

@@ -95,7 +95,7 @@ def note_failed_enqueue(error: BaseException, submission: Submission, stream: St
         raise device.lost or error from None
 
 
-def admitted(op: Operation[T], ctx: Context) -> Generator[Prerequisite, None, T]:
+def limited_steps(op: Operation[T], ctx: Context) -> Generator[Prerequisite, None, T]:
     """The steps of `op`, preceded under a limit by the wait for capacity."""
     admission = ctx.admission
     if admission is None or op.unordered or not admission.limits():
@@ -111,7 +111,7 @@ def _admitted(
     return (yield from op.steps(ctx))
 
 
-def named(error: Exception, ctx: Context) -> Exception:
+def error_to_raise(error: Exception, ctx: Context) -> Exception:
     """The error to raise when enqueuing failed with `error`. A device fault was caused by earlier
     work, so the result is then the device's error, which names that work.
     """
@@ -121,7 +121,7 @@ def named(error: Exception, ctx: Context) -> Exception:
     return error
 
 
-def prepared(steps: Generator[Prerequisite, None, T], ctx: Context | None = None) -> T:
+def run_steps(steps: Generator[Prerequisite, None, T], ctx: Context | None = None) -> T:
     """Run `steps`, of the context `ctx`, to the end, with prerequisites run on this thread; the
     value.
     """

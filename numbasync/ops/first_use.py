@@ -17,7 +17,7 @@ from numbasync.device.device import Device, current_device, default_device
 from numbasync.device.policies import StreamPoolRoundRobin
 from numbasync.device.stream import Stream
 from numbasync.native import compiled
-from numbasync.ops.home import Home, device_at
+from numbasync.ops.home import Home, check_home, device_at
 from numbasync.ops.prerequisites import beside
 from numbasync.ops.protocols import Operation
 
@@ -50,6 +50,7 @@ def is_started_at(home: Home) -> bool:
     """`is_started` of an operation with this home that names no stream."""
     if isinstance(home, Stream):
         return True
+    check_home(home)
     device = home or current_device()
     return device is not None and device.is_started
 

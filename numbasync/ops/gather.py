@@ -173,7 +173,7 @@ class _Enqueued:
             del self, submission
 
 
-def _is_well(s: Submission) -> bool:
+def _has_no_error(s: Submission) -> bool:
     """Whether work is done and verified free of errors, so that no wait is needed."""
     return s.done and s.error is None and s.sequence <= s.stream.verified
 
@@ -184,7 +184,7 @@ def add_values(ops: tuple[Any, ...], started: list[Any], values: list[Any]) -> N
     not.
     """
     for i in range(len(values), len(started)):
-        if type(started[i]) is not Submission or not _is_well(started[i]):
+        if type(started[i]) is not Submission or not _has_no_error(started[i]):
             return
         values.append(ops[i].result())
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from numbasync.arguments import shown
 from numbasync.device.device import Device
 from numbasync.device.stream import Stream
+from numbasync.errors import OperationError
 
 # A device, whose policy gives the stream; a stream; or None: the default device's policy.
 Home = Device | Stream | None
@@ -22,9 +24,26 @@ def home_of(value: Any) -> Home:
     return home if isinstance(home, Device | Stream) else None
 
 
+def check_home(home: Any, name: str = "an operation") -> None:
+    """
+    Raises:
+        OperationError: no operation can run there.
+    """
+    if not (home is None or isinstance(home, Device | Stream)):
+        raise OperationError(
+            f"{name} has the home {shown(home)}: write a na.Device, a na.Stream, None, or\n\n"
+            "    home = property(lambda self: self.x.device)"
+        )
+
+
 def first_home(values: Iterable[Any]) -> Home:
     """The home of the first of the values that has one; the stream of a later one, a graph's, if it
     is of that device.
+
+    Examples:
+        >>> from numbasync.extending import first_home
+        >>> first_home([3, await na.ones(2)])
+        <Device cpu:0 ...>
     """
     first: Home = None
     for value in flat(values):

@@ -31,6 +31,7 @@ from numbasync.ops.operands import (
     shortened,
     suppress_unused_warnings,
 )
+from numbasync.ops.own_operations import check_class, no_steps_of
 from numbasync.ops.pickling import Picklable, Recipe, packed
 from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs
@@ -85,9 +86,13 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], HasTre
     stream: Stream | None = None
     is_node = False  # True: a graph can replay the operation, which is known without running it
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        check_class(cls)
+
     def steps(self, ctx: Context) -> Steps[T]:
         """Enqueue the work. The generator yields each prerequisite and returns the value."""
-        raise NotImplementedError
+        raise no_steps_of(self)
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         """Fast path of `steps`: enqueue all of the work if no prerequisite, no ordering between
@@ -401,7 +406,7 @@ class Shared(DeviceOp[T]):
     def stream(self) -> Stream | None:  # type: ignore[override]
         # Once the run has begun, consumers on other streams are ordered after it, so any stream
         # will do.
-        return None if self._once.begun else self._stream
+        return None if self._once.is_started else self._stream
 
     def consume(self) -> None:
         """Mark the operation used. A shared operation may be consumed any number of times."""

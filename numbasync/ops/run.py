@@ -26,9 +26,9 @@ from numbasync.native import compiled
 from numbasync.ops import first_use, submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
-from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
+from numbasync.ops.enqueue import context_for, error_to_raise, limited_steps, run_steps, try_enqueue
 from numbasync.ops.future import DeviceFuture
-from numbasync.ops.home import Home
+from numbasync.ops.home import Home, check_home
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 
@@ -38,9 +38,9 @@ T = TypeVar("T")
 def _run(op: Operation[T], ctx: Context) -> T:
     """Enqueue all of `op`, with its prerequisites run on this thread."""
     try:
-        return prepared(admitted(op, ctx), ctx)
+        return run_steps(limited_steps(op, ctx), ctx)
     except DeviceLostError as error:
-        raise named(error, ctx) from None
+        raise error_to_raise(error, ctx) from None
     finally:
         # No completion signal: the callers wait for the whole stream, or query later.
         ctx.close(signal=False)
@@ -78,6 +78,7 @@ def stream_at(home: Home) -> Stream:
         return default_device().policy.next_stream()
     if isinstance(home, Stream):
         return home
+    check_home(home)
     stream = home.policy.next_stream()
     # A policy may give other devices' streams, to operations that may run anywhere.
     is_elsewhere = isinstance(stream, Stream) and stream.device is not home
@@ -118,7 +119,7 @@ def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> 
 
 
 @compiled
-def claimed(op: Any) -> Any:
+def consume_op(op: Any) -> Any:
     """`op`, consumed: the right to run it belongs to the caller.
 
     Raises:
@@ -132,12 +133,12 @@ def claimed(op: Any) -> Any:
 
 def async_on(op: Operation[T], stream: AnyStream | None) -> T:
     """Enqueue `op` and return its value; device data is valid in the order of `stream` only."""
-    value = enqueued(op, stream)[1]
+    value = enqueue_on(op, stream)[1]
     check_there(value, "async_on")
     return value
 
 
-def enqueued(
+def enqueue_on(
     op: Operation[T], stream: AnyStream | None, pool: MemoryPool | None = None
 ) -> tuple[Submission, T]:
     """`async_on` that also returns the submission. The stream reports the submission's error.
@@ -153,14 +154,14 @@ def enqueued(
     if submission is not None:
         submission.detached = True
         return submission, op.result()
-    return enqueued_by_steps(op, stream, pool, call_site(3))
+    return enqueue_by_steps(op, stream, pool, call_site(3))
 
 
 @compiled
-def enqueued_by_steps(
+def enqueue_by_steps(
     op: Operation[T], stream: Stream, pool: MemoryPool | None, site: CallSite | None
 ) -> tuple[Submission, T]:
-    """`enqueued` of an operation that is consumed, and has no fast path."""
+    """`enqueue_on` of an operation that is consumed, and has no fast path."""
     with exclusive.region():
         ctx = context_for(op, stream, pool, site)
         ctx.submission.detached = True
@@ -192,11 +193,11 @@ def _sync(op: Operation[T], stream: Stream) -> T:
             raise
         submission.raise_error()
         return op.result()
-    return synchronised_by_steps(op, stream, call_site(3))
+    return sync_by_steps(op, stream, call_site(3))
 
 
 @compiled
-def synchronised_by_steps(op: Operation[T], stream: Stream, site: CallSite | None) -> T:
+def sync_by_steps(op: Operation[T], stream: Stream, site: CallSite | None) -> T:
     """`sync_on` of an operation that is consumed, and has no fast path."""
     with exclusive.region():
         ctx = context_for(op, stream, None, site)
@@ -238,7 +239,7 @@ def sync(op: Operation[T]) -> T:
 
 def schedule(op: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
     """Choose stream and pool now; the first await starts the work."""
-    return DeviceFuture(claimed(op), stream_for(op, policy))
+    return DeviceFuture(consume_op(op), stream_for(op, policy))
 
 
 def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) -> DeviceFuture[T]:
@@ -253,13 +254,13 @@ def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) 
         >>> future.done()
         True
     """
-    future = DeviceFuture(claimed(op), stream_for(op, policy))
+    future = DeviceFuture(consume_op(op), stream_for(op, policy))
     future.start()
     return future
 
 
 @compiled
-def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
+def await_on_loop(op: Operation[T]) -> Generator[Any, None, T]:
     """The implementation of `await op`: run on a stream of the policy of its home."""
     op.consume()
     if _get_running_loop() is None:
@@ -274,7 +275,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
             exclusive.check()
             submission = try_enqueue(op, stream, signal=False)  # `wait` adds a signal if needed
         if submission is None:
-            return (yield from awaiting_steps(op, stream))
+            return (yield from await_by_steps(op, stream))
         if submission.done:
             yield from reactor.need_not_wait()
         else:
@@ -288,18 +289,25 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
 
 
 @compiled
-def awaiting_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
+def await_by_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
     """The rest of `await op` for an operation that is run step by step on `stream`."""
     return DeviceFuture(op, stream).__await__()
 
 
-async def awaited(op: Awaitable[T]) -> T:
+async def await_op(op: Awaitable[T]) -> T:
     """A coroutine that awaits `op`, for functions that take coroutines only."""
     return await op
 
 
 def describe(value: object) -> str:
-    """The description of a value in messages: its type, and the beginning of its `repr`."""
+    """The description of a value in messages: its type, and the beginning of its `repr`; of another
+    library's array, whose `repr` may wait for a GPU, its type alone.
+
+    Examples:
+        >>> from numbasync.extending import describe
+        >>> describe(3), describe("x" * 200)[-5:]
+        ('int (3)', '...)')
+    """
     if array_protocols.is_foreign(value):
         return f"an array of {array_protocols.name_of(value)}"  # its `repr` may wait for a GPU
     return f"{with_type(value, 80)}"

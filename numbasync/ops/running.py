@@ -32,7 +32,7 @@ class Runs:
 
     @compiled
     def __await__(self: Operation[T]) -> Generator[Any, None, T]:
-        return run.awaiting(self)
+        return run.await_on_loop(self)
 
     @compiled
     def sync(self: Operation[T]) -> T:
@@ -95,4 +95,4 @@ class Runs:
             >>> na.run(main())
             array([1., 1., 1.], dtype=float32)
         """
-        return run.awaited(cast("Awaitable[T]", self))
+        return run.await_op(cast("Awaitable[T]", self))

@@ -41,7 +41,7 @@ class SharedRun(Generic[T]):
         self._left: _StartedSteps[T] | None = None  # started steps that no consumer is running now
 
     @property
-    def begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether a consumer has started the run."""
         return self._turn is not None
 

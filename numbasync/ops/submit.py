@@ -25,7 +25,7 @@ from numbasync.errors import CallerError, OperationError, ReentrancyError, State
 from numbasync.ops import submission_queue
 from numbasync.ops.backpressure import Admission, is_limited
 from numbasync.ops.context import Context
-from numbasync.ops.enqueue import admitted, context_for, named, try_enqueue
+from numbasync.ops.enqueue import context_for, error_to_raise, limited_steps, try_enqueue
 from numbasync.ops.host_copies import HostCopyBack
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import OneShotEvent, exclusive
@@ -188,7 +188,7 @@ class Submitting(Generic[T]):
             return
         self._ctx.awaited = self._awaited
         self._ctx.admission = self._admission
-        self._steps = admitted(op, self._ctx)
+        self._steps = limited_steps(op, self._ctx)
         self._step(None)
 
     def _begins_at_once(self, op: Operation[T]) -> bool:
@@ -262,7 +262,7 @@ class Submitting(Generic[T]):
                 self._submission, self._copy_backs = submission, ctx.copy_backs
             self._end(State.SUBMITTED)
         except Exception as failed:
-            self._fail(named(failed, ctx))
+            self._fail(error_to_raise(failed, ctx))
         except BaseException as stop:
             # The exception stops the running caller; awaiters get the StateError instead.
             self._stop(stop)

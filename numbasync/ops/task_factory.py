@@ -24,7 +24,7 @@ from numbasync.device.wait_estimate import kind_of
 from numbasync.errors import CallerError, DeviceLostError, DriverError, OperationError
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
 from numbasync.ops.gather import _Enqueued, _start
-from numbasync.ops.run import awaited
+from numbasync.ops.run import await_op
 from numbasync.ops.running import Runs
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class OperationFuture(asyncio.Future[T]):
                 self._task.add_done_callback(self._end_with)
                 return None
             if type(started) is not _Enqueued and not started.is_enqueued:
-                self._task = asyncio.Task(awaited(started), loop=self.get_loop())
+                self._task = asyncio.Task(await_op(started), loop=self.get_loop())
                 self._task.add_done_callback(self._end_with)
                 return None
             submission: Submission | None = started.submission
@@ -229,11 +229,11 @@ def _code_of_wrapper() -> CodeType:
         code = getattr(place, "__code__", place)
         if isinstance(code, CodeType) and code.co_name == "_wrap_awaitable":
             return code
-    return awaited.__code__
+    return await_op.__code__
 
 
 _OPERATIONS = (Runs, DeviceFuture)
-_WRAPPER, _AWAITED = _code_of_wrapper(), awaited.__code__
+_WRAPPER, _AWAITED = _code_of_wrapper(), await_op.__code__
 _GATHER = asyncio.gather.__code__
 # The modules between a program's line and the task factory.
 _BETWEEN = frozenset({__name__, "asyncio.tasks", "asyncio.base_events", "asyncio.taskgroups"})

@@ -15,6 +15,7 @@ from numba.cuda import extending
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
 
+from numbasync.dtypes import SMALL, in_words, small_types
 from numbasync.tensor_cores.ptx import (
     F32,
     I32,
@@ -32,7 +33,7 @@ from numbasync.tensor_cores.tiles import check_tile, offset, swizzled
 types: Any = numba_types
 _extending: Any = extending
 # PTX's names of the float types of 16 bits.
-SHORT = {types.float16: "f16", types.bfloat16: "bf16"}
+SHORT = {numba_type: row.ptx for numba_type, row in small_types().items()}
 STEP = 32  # bytes of k that one instruction multiplies
 
 
@@ -195,7 +196,7 @@ def to_fragment(typing, accumulators, dtype):  # type: ignore[no-untyped-def]
         raise TypingError(f"to_fragment of {source}: an accumulator of 16 rows, 16 n columns.")
     element = SHORT.get(getattr(dtype, "dtype", dtype))
     if element is None:
-        raise TypingError(f"to_fragment to {dtype}: write float16 or bfloat16.")
+        raise TypingError(f"to_fragment to {dtype}: write {in_words(SMALL)}.")
     result = FragmentType("a", element, 1, source.column_blocks // 2)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -19,6 +19,7 @@ from llvmlite import ir
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
 
+from numbasync.dtypes import SMALL, TABLE, in_words, is_float
 from numbasync.tensor_cores.fragments import STEP, AccumulatorType, FragmentType
 from numbasync.tensor_cores.ptx import (
     I32,
@@ -34,14 +35,8 @@ from numbasync.tensor_cores.ptx import (
 from numbasync.tensor_cores.tiles import TileType, check_tile, offset
 
 types: Any = numba_types
-_SHAPE = {
-    "f16": "m16n8k16",
-    "bf16": "m16n8k16",
-    "tf32": "m16n8k8",
-    "s8": "m16n8k32",
-    "u8": "m16n8k32",
-}
-_K = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}  # elements of STEP bytes
+_K = {row.ptx: STEP // row.nbytes for row in TABLE.values() if row.ptx}  # elements of STEP bytes
+_SHAPE = {element: f"m16n8k{k}" for element, k in _K.items()}
 _PATTERN = {128: 1, 64: 2, 32: 3, 0: 0}  # of a descriptor, by the swizzle
 
 
@@ -232,8 +227,8 @@ def _instruction(element: str, accumulators: AccumulatorType) -> str:
 
 
 def _steps(tile: TileType, depth: int) -> int:
-    if tile.element not in ("f16", "bf16", "tf32"):
-        raise TypingError(f"wgmma of {tile}: write float16, bfloat16 or float32.")
+    if not is_float(tile.dtype):
+        raise TypingError(f"wgmma of {tile}: write {in_words((*SMALL, 'float32'))}.")
     if depth < 1 or depth * tile.dtype.itemsize % STEP:
         each = STEP // tile.dtype.itemsize
         raise TypingError(f"wgmma of depth {depth}: write a multiple of {each} for {tile.dtype}.")

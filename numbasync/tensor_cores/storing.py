@@ -8,6 +8,7 @@ from numba.cuda import cgutils
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
 
+from numbasync.dtypes import SMALL, in_words
 from numbasync.tensor_cores.accumulators import check_accumulators, corner_of, places
 from numbasync.tensor_cores.fragments import SHORT, AccumulatorType, packed
 from numbasync.tensor_cores.ptx import (
@@ -39,7 +40,8 @@ def store(typing, array, corner, accumulators):  # type: ignore[no-untyped-def]
         raise TypingError(f"store into {array}; pass a C-contiguous matrix.")
     element = SHORT.get(array.dtype)
     if element is None and array.dtype != kind.dtype:
-        raise TypingError(f"store {kind} into {array}: write float16, bfloat16 or {kind.dtype}.")
+        names = in_words((*SMALL, str(kind.dtype)))
+        raise TypingError(f"store {kind} into {array}: write {names}.")
     if element is not None and kind.dtype != types.float32:
         raise TypingError(f"store {kind} into {array}; integers go into int32.")
     nbytes = 4 if element is None else 2

@@ -19,6 +19,7 @@ from numba.cuda import extending, types
 from numba.cuda.core.errors import TypingError
 
 from numbasync.arguments import shown
+from numbasync.dtypes import TABLE
 from numbasync.errors import DTypeError, LauncherError, ShapeError
 from numbasync.layout import check_shape
 from numbasync.tensor_cores.ptx import I32, numbers, position
@@ -27,7 +28,7 @@ from numbasync.tensor_cores.swizzle import SWIZZLES, alignment, mask
 _types: Any = types
 _extending: Any = extending
 # Of the elements of a tile, by the names of their dtypes: the names that PTX has for them.
-ELEMENTS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8", "uint8": "u8"}
+ELEMENTS = {row.name: row.ptx for row in TABLE.values() if row.ptx}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import shown
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.layout import Layout
@@ -228,8 +228,8 @@ class ArrayMethods(DeviceArray, NoOperators):
             >>> (await t.astype(np.int32)).dtype.name
             'int32'
         """
-        layout.check_dtype(self.dtype)  # a structure is not converted
-        return Convert(self, layout.check_dtype(dtype))
+        dtypes.check_dtype(self.dtype)  # a structure is not converted
+        return Convert(self, dtypes.check_dtype(dtype))
 
     def item(self) -> DeviceOp[Any]:
         """An operation that returns the only element as a Python number.

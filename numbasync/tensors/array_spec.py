@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.backend.protocols import ArrayKey
 from numbasync.layout import Layout, Shape
 from numbasync.memo import Memo
@@ -69,7 +69,7 @@ class ArraySpec:
 def array_key(at: Layout, dtype: np.dtype[Any]) -> ArrayKey:
     """An array's part of a compiled kernel's key; the extents are not in it."""
     order = layout.order(at.shape, at.strides, dtype.itemsize)
-    return ArrayKey(layout.dtype_key(dtype), len(at.shape), order)
+    return ArrayKey(dtypes.dtype_key(dtype), len(at.shape), order)
 
 
 _PYTHONS = (bool, int, float, complex)
@@ -87,10 +87,10 @@ def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
     """
     extents = layout.check_shape(shape)
     if type(dtype) is not type:
-        return ArraySpec(extents, layout.check_dtype(dtype, records))
+        return ArraySpec(extents, dtypes.check_dtype(dtype, records))
     spec = known_specs.get((extents, dtype))
     if spec is None:
-        spec = ArraySpec(extents, layout.check_dtype(dtype, records))
+        spec = ArraySpec(extents, dtypes.check_dtype(dtype, records))
         # NumPy asks any other class for its `dtype` attribute, which may change: not memoised.
         if spec.dtype.type is dtype or dtype in _PYTHONS:
             known_specs[extents, dtype] = spec
@@ -106,7 +106,7 @@ def spec_of(array: np.ndarray[Any, Any]) -> ArraySpec:
     shape, dtype = array.shape, array.dtype
     spec = known_specs.get((shape, dtype.type))
     if spec is None or spec.dtype is not dtype:
-        spec = ArraySpec(shape, layout.check_dtype(dtype, records=True))
+        spec = ArraySpec(shape, dtypes.check_dtype(dtype, records=True))
         if np.dtype(dtype.type) is dtype:
             known_specs[shape, dtype.type] = spec
     return spec

@@ -113,6 +113,19 @@ def copy(ctx: Context, dst: DeviceArray, src: DeviceArray, is_new: bool = False)
 
     Args:
         is_new: `dst` is in memory that no other operation knows yet, so no access is recorded.
+
+    Examples:
+        >>> from numbasync.extending import DeviceOp, copy, enqueue
+        >>> class Reversed(DeviceOp):
+        ...     def __init__(self, x):
+        ...         self.x = x
+        ...     def steps(self, ctx):
+        ...         z = yield from enqueue(ctx, na.empty_like(self.x))
+        ...         yield from copy(ctx, z, self.x[::-1])
+        ...         return z
+        >>> z = await Reversed(await na.arange(3))
+        >>> await z.to_host()
+        array([2., 1., 0.], dtype=float32)
     """
     if dst.size == 0:
         return
@@ -135,7 +148,22 @@ def copy(ctx: Context, dst: DeviceArray, src: DeviceArray, is_new: bool = False)
 
 
 def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
-    """`upload` into a tensor of any layout."""
+    """Enqueue a copy of a NumPy array into a tensor of the same shape and dtype, of any layout. The
+    array may not change until the operation is done.
+
+    Examples:
+        >>> from numbasync.extending import DeviceOp, upload
+        >>> class Put(DeviceOp):
+        ...     def __init__(self, z, array):
+        ...         self.z, self.array = z, array
+        ...     def steps(self, ctx):
+        ...         yield from upload(ctx, self.z, self.array)
+        ...         return self.z
+        >>> z = await na.zeros(4)
+        >>> _ = await Put(z[::2], np.ones(2, np.float32))
+        >>> await z.to_host()
+        array([1., 0., 1., 0.], dtype=float32)
+    """
     if dst.size == 0:
         return
     check_here(ctx, dst)
@@ -183,6 +211,18 @@ def download(ctx: Context, src: DeviceArray, out: HostArray | None = None) -> St
     """Enqueue a copy to the host. The returned array is filled once the submission is done.
 
     Without `out`, the returned array is a view of the page-locked memory that the device writes.
+
+    Examples:
+        >>> from numbasync.extending import DeviceOp, download
+        >>> class Both(DeviceOp):
+        ...     def __init__(self, x, y):
+        ...         self.x, self.y = x, y
+        ...     def steps(self, ctx):
+        ...         first = yield from download(ctx, self.x)
+        ...         return first, (yield from download(ctx, self.y))
+        >>> x, y = await Both(await na.zeros(2), await na.ones(1))
+        >>> x, y
+        (array([0., 0.], dtype=float32), array([1.], dtype=float32))
     """
     if src.size == 0:
         return np.empty(src.shape, src.dtype) if out is None else out

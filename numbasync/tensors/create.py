@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.backend import array_protocols
 from numbasync.backend.formulas import BITS, Diagonal, Floats, Integers, Key, Normal, Uniform
@@ -67,7 +67,7 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
         >>> t.shape, t.strides
         ((2, 100), (512, 4))
     """
-    element, extents = layout.check_dtype(dtype), layout.check_shape(shape)
+    element, extents = dtypes.check_dtype(dtype), layout.check_shape(shape)
     if len(extents) < 2:
         raise ShapeError(f"rows at a pitch need two axes or more, not the shape {shown(extents)}.")
     *rows, columns = extents
@@ -209,7 +209,7 @@ def arange(
         >>> await na.arange(10, 30, 5, dtype=np.int32).to_host()
         array([10, 15, 20, 25], dtype=int32)
     """
-    element_dtype = layout.check_dtype(dtype)
+    element_dtype = dtypes.check_dtype(dtype)
     bounds = {"start": 0, "stop": start} if stop is None else {"start": start, "stop": stop}
     for name, bound in (*bounds.items(), ("step", step)):
         check_number(bound, f"{name} of arange", DTypeError)
@@ -230,7 +230,7 @@ def arange(
         ) from None
 
     spec = ArraySpec((count,), element_dtype)
-    if isinstance(first, int) and isinstance(step, int) and not layout.is_float(element_dtype):
+    if isinstance(first, int) and isinstance(step, int) and not dtypes.is_float(element_dtype):
         if not -(2**63) <= first <= BITS:
             raise DTypeError(
                 f"start of arange is {shown(first)}, which no dtype of integers holds: write one "
@@ -353,7 +353,7 @@ def _key(seed: int | None) -> Key:
 
 
 def _float(dtype: Any, name: str) -> np.dtype[Any]:
-    element = layout.check_dtype(dtype)
+    element = dtypes.check_dtype(dtype)
     if element not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise DTypeError(f"{name} makes float32 or float64, not {element}; convert() its result.")
     return element
@@ -440,8 +440,8 @@ def convert(t: Tensor | SharedTensor, dtype: Any) -> DeviceOp[Tensor]:
         array([0, 1, 2, 3], dtype=int32)
     """
     tensor = _readable(t, "convert")
-    layout.check_dtype(tensor.dtype)  # a structure is not converted
-    return Convert(tensor, layout.check_dtype(dtype))
+    dtypes.check_dtype(tensor.dtype)  # a structure is not converted
+    return Convert(tensor, dtypes.check_dtype(dtype))
 
 
 def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
@@ -461,7 +461,7 @@ def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
         )
     tensor = writable(_readable(t, "fill"), "fill")
     return Fill(
-        tensor, element(value, layout.check_dtype(tensor.dtype))
+        tensor, element(value, dtypes.check_dtype(tensor.dtype))
     )  # numbers only, no structures
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import shown
 from numbasync.backend.counters import counters
 from numbasync.backend.formulas import Formula
@@ -267,7 +267,7 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     try:
         if dtype.kind in "iu":
             element: np.generic = dtype.type(int(value))
-        elif layout.is_float(dtype):
+        elif dtypes.is_float(dtype):
             with np.errstate(all="ignore"):
                 element = dtype.type(float(value))  # of a complex number, a TypeError
         else:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import with_type
 from numbasync.backend import array_protocols
 from numbasync.errors import CallerError, DTypeError, OperationError
@@ -148,7 +148,7 @@ def column(x: Any, copy: bool | None = None) -> np.ndarray[Any, Any] | None:
 
 def host_array(x: Any) -> np.ndarray[Any, Any]:
     """`np.asarray` of any object, with the checks and conversions of `column` and `plain`."""
-    if type(x) is np.ndarray and x.dtype.char in layout.CHARS:
+    if type(x) is np.ndarray and x.dtype.char in dtypes.CHARS:
         return x  # the usual case
     array = plain(x) if isinstance(x, np.ndarray) else column(x)
     if isinstance(x, list | tuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import with_type
 from numbasync.backend import array_protocols, protocols
 from numbasync.device import address_map
@@ -131,7 +131,7 @@ def _numbers(x: Any) -> HostArray:
         ) from error
     if array is None:
         raise OperationError(_instead(x))
-    layout.check_dtype(array.dtype, records=True)
+    dtypes.check_dtype(array.dtype, records=True)
     return array
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.arguments import with_type
 from numbasync.device.submission import Submission
 from numbasync.errors import AliasError, OperationError, StateError
@@ -102,7 +102,7 @@ def inout(array: HostArray) -> InOut:
             "A tensor is an output as it is: pass it without na.inout."
         )
     original, array = array, plain(array)
-    layout.check_dtype(array.dtype, records=True)
+    dtypes.check_dtype(array.dtype, records=True)
     if not array.flags.writeable:
         raise OperationError(
             f"na.inout of a read-only array of shape {array.shape}: the result could not be "

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.arguments import as_whole, shown
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.ops.context import Context
@@ -129,7 +129,7 @@ class Joined(DeviceOp[Tensor]):
                 "write op.output(); of another library's array, na.as_tensor(x)."
             )
         part: Tensor | HostArray = plain(value)
-        layout.check_dtype(part.dtype, records=True)
+        dtypes.check_dtype(part.dtype, records=True)
         return part
 
     def _plan(self, parts: Sequence[Tensor | HostArray]) -> _Plan:
@@ -162,8 +162,8 @@ class Joined(DeviceOp[Tensor]):
         try:
             dtype = np.result_type(*(part.dtype for part in parts))
         except TypeError:
-            dtypes = ", ".join(dict.fromkeys(str(part.dtype) for part in parts))
-            raise DTypeError(f"{self._name} of {dtypes}: they have no common type.") from None
+            kinds = ", ".join(dict.fromkeys(str(part.dtype) for part in parts))
+            raise DTypeError(f"{self._name} of {kinds}: they have no common type.") from None
         ends = np.cumsum([shape[axis] for shape in shapes]).tolist()
         result_shape = (*first[:axis], ends[-1], *first[axis + 1 :])
         return _Plan(result_shape, dtype, axis, [0, *ends[:-1]])

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.arguments import shown
 from numbasync.device.device import Device, chosen_device
 from numbasync.device.storage import Storage
@@ -81,7 +81,7 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
 
     @classmethod
     def _make(cls, shape: Any, dtype: Any, device: Device | None) -> Self:
-        extents, element = layout.check_shape(shape), layout.check_dtype(dtype, records=True)
+        extents, element = layout.check_shape(shape), dtypes.check_dtype(dtype, records=True)
         layout.contiguous_strides(extents, element.itemsize)  # refuses what no memory holds
         nbytes = math.prod(extents) * element.itemsize
         block = chosen_device(device, "a page-locked array").backend.host_buffer(max(nbytes, 1))

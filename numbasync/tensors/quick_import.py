@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.backend import array_protocols, protocols
 from numbasync.backend.array_readers import Reader
 from numbasync.backend.borrowed import Borrowed
@@ -79,7 +79,7 @@ def kind_of(dtype: np.dtype[Any], shape: Shape, strides: Shape) -> ArrayKind | N
 
 def _new_kind(dtype: np.dtype[Any], shape: Shape, strides: Shape) -> ArrayKind | None:
     try:
-        layout.check_dtype(dtype)
+        dtypes.check_dtype(dtype)
     except DTypeError:
         return None
     size = dtype.itemsize

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync import layout, notebook
+from numbasync import dtypes, layout, notebook
 from numbasync.arguments import shown, with_type
 from numbasync.device.access import is_busy
 from numbasync.device.device import Device
@@ -104,7 +104,7 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
             >>> t.reinterpret(np.uint32).dtype.name
             'uint32'
         """
-        to = layout.check_dtype(dtype)
+        to = dtypes.check_dtype(dtype)
         return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, to.itemsize), to)
 
     def partition(self, tile: int | tuple[int, ...]) -> Partition:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.arguments import shown, with_type
 from numbasync.backend import protocols
 from numbasync.errors import CallerError, DTypeError, ShapeError
@@ -19,7 +19,7 @@ from numbasync.tensors.tensor import SharedTensor, Tensor
 if TYPE_CHECKING:
     from numbasync.device.device import Device
 
-DTYPES = ("float16", "bfloat16", "float32", "int8", "uint8")
+DTYPES = tuple(row.name for row in dtypes.TABLE.values() if row.tensor_map)
 SWIZZLES = (0, 32, 64, 128)
 MOST_AXES = 5
 MOST_EXTENT = 256  # of a box

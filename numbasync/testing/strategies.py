@@ -19,14 +19,15 @@ from numbasync.arguments import shown
 from numbasync.backend.protocols import Checks
 from numbasync.device.device import Device, default_device, devices, use_device
 from numbasync.errors import CallerError, MissingExtraError
+from numbasync.facts.arrays import axes_of
+from numbasync.facts.positions import usage
 from numbasync.launch.launcher import Launcher
 from numbasync.launch.parameters import Parameter, Role
-from numbasync.tensors import create
+from numbasync.tensors.create import from_host, meta
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.closeness import Array
 from numbasync.testing.check.fitting_shapes import hold, lengthen
 from numbasync.testing.check.guarded_run import Extents, Subject, launcher_of
-from numbasync.testing.check.source_hints import Usage, usage_of
 
 try:
     from hypothesis import assume
@@ -154,7 +155,7 @@ def arrays_on(
 
     def upload(array: Array) -> Tensor:
         with use_device(default_device() if device is None else device):
-            return create.from_host(array).sync()
+            return from_host(array).sync()
 
     return arrays(shape, dtype, values).map(upload)
 
@@ -211,17 +212,18 @@ def launch_configs(
         >>> test()
     """
     launcher = launcher_of(kernel)
-    usage = usage_of(launcher.py_func)
     tiled = [p.name for p in launcher.parameters if p.role is Role.TILE]
     if tiled:
-        axes = max(usage.axes.get(name, 1) for name in tiled)
+        indexed = axes_of(launcher.py_func)
+        axes = max(indexed.get(name, 1) for name in tiled)
         tile = tiles_for((most_threads,) * axes, most_threads)
         return tile.map(lambda t: {"tile": dict.fromkeys(tiled, t)})
-    blocks = tiles_for((most_threads,) * usage.grid_axes, most_threads)
-    if not usage.strides:
+    position = usage(launcher.py_func)
+    blocks = tiles_for((most_threads,) * position.rank, most_threads)
+    if not position.walks:
         return blocks.map(lambda block: {"block": block})
-    most_along_axis = max(1, int(most_blocks ** (1 / usage.grid_axes)))
-    grids = st.tuples(*[st.integers(1, most_along_axis)] * usage.grid_axes)
+    most_along_axis = max(1, int(most_blocks ** (1 / position.rank)))
+    grids = st.tuples(*[st.integers(1, most_along_axis)] * position.rank)
     return st.builds(lambda grid, block: {"grid": grid, "block": block}, grids, blocks)
 
 
@@ -260,21 +262,21 @@ def kernel_args(
         >>> test()
     """
     launcher = launcher_of(kernel)
-    usage = usage_of(launcher.py_func)
+    indexed = axes_of(launcher.py_func)
     names = [p.name for p in launcher.parameters]
     by_name = [*given, *(extents or {}), *(dtype if isinstance(dtype, Mapping) else ())]
     unknown = [n for n in by_name if n not in names]
     if unknown:
         raise CallerError(f"kernel_args: {unknown[0]} is no parameter of {launcher.label}.")
-    for name, axes_of in (extents or {}).items():
-        if isinstance(axes_of, str):
+    for name, own_axes in (extents or {}).items():
+        if isinstance(own_axes, str):
             raise CallerError(
-                f"kernel_args: extents of {name}: a tuple of its axes, as in ({shown(axes_of)},)."
+                f"kernel_args: extents of {name}: a tuple of its axes, as in ({shown(own_axes)},)."
             )
     axes = {
-        p.name: (extents or {}).get(p.name) or _common_axes(usage.axes.get(p.name, 1))
+        p.name: (extents or {}).get(p.name) or _common_axes(indexed.get(p.name, 1))
         for p in launcher.parameters
-        if _is_array(p, usage) and p.name not in given
+        if _is_array(p, indexed) and p.name not in given
     }
     most_axes = max((len(a) for a in axes.values()), default=1)
     most_long = longest or LONGEST.get(most_axes, 6)
@@ -312,8 +314,8 @@ def kernel_args(
     return drawn()
 
 
-def _is_array(p: Parameter, usage: Usage) -> bool:
-    return p.role in (Role.INPUT, Role.OUTPUT, Role.TILE) or p.name in usage.axes
+def _is_array(p: Parameter, indexed: Mapping[str, int]) -> bool:
+    return p.role in (Role.INPUT, Role.OUTPUT, Role.TILE) or p.name in indexed
 
 
 def _common_axes(count: int) -> list[str | int]:
@@ -381,5 +383,5 @@ def _leave_out(seconds: float) -> None:
 
 def _described(argument: Any) -> Any:
     if isinstance(argument, np.ndarray):
-        return create.meta(argument.shape, argument.dtype).sync()
+        return meta(argument.shape, argument.dtype).sync()
     return argument

@@ -9,7 +9,7 @@ from typing import Any
 from numbasync.device.device import Device
 
 TRIES = 5
-PATIENCE_NS = 2_000_000  # for an event on a stream that is idle; others may use the device, too
+LONGEST_NS = 2_000_000  # for an event on a stream that is idle; others may use the device, too
 GOOD_NS = 20_000  # an error that is not worth another comparison
 # Events give the time between two as 32-bit floating-point milliseconds, and the two clocks drift
 # apart: after so long the device's clock is compared with the host's again.
@@ -49,11 +49,11 @@ class Clock:
         """Take back events whose times were read."""
         self._spare += [event for event in events if event is not None]
 
-    def compare(self, patience_ns: int = 0) -> bool:
+    def compare(self, longest_ns: int = 0) -> bool:
         """Compare the clocks, unless they were lately, and well; whether times are known.
 
         Args:
-            patience_ns: how long to wait at most if no time would be known otherwise.
+            longest_ns: how long to wait at most if no time would be known otherwise.
         """
         start = self._now()
         for _ in range(TRIES):
@@ -66,7 +66,7 @@ class Clock:
                 self._stream.record(event)
                 self._pending = event, before
             event, before = self._pending
-            until = max(before + PATIENCE_NS, 0 if self._base is not None else start + patience_ns)
+            until = max(before + LONGEST_NS, 0 if self._base is not None else start + longest_ns)
             while not (is_passed := event.query()) and self._now() < until:
                 self._stream.query()  # a seeded device takes a step
             if not is_passed:

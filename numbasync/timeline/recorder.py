@@ -31,7 +31,7 @@ from numbasync.timeline.records import (
 )
 from numbasync.timeline.sampler import LAG, Sampler
 
-READ_PATIENCE_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
+LONGEST_READ_NS = 200_000_000  # for the first comparison of clocks, once a trace is closed
 COMPARE_EVERY = 256  # marks, after which the clocks are compared anew if that is due
 READ_AT_A_TIME = 2  # old marks, for each new one
 # After a mark none is made for so many times as long as it took, and never for longer than the
@@ -319,12 +319,12 @@ class TraceRecorder:
         finally:
             self._reading.release()
 
-    def settle(self, patience_ns: int = 0) -> None:
+    def settle(self, longest_ns: int = 0) -> None:
         """Read what the devices have passed."""
         for device, clock in list(self._clocks.items()):
             try:
                 if clock is not None:
-                    clock.compare(patience_ns)
+                    clock.compare(longest_ns)
                 self._read(len(self._unread))
             except Exception as error:  # a lost device answers nothing
                 self._failed(device, error)
@@ -341,7 +341,7 @@ class TraceRecorder:
         for device in {row.device for row in rows}:
             for stream in list(device.busy):
                 self._mark(stream)
-        self.settle(READ_PATIENCE_NS)
+        self.settle(LONGEST_READ_NS)
 
     def _rows(self) -> list[Row]:
         return [Row._make(row) for row in self.journal.rows()]
@@ -395,7 +395,7 @@ class TraceRecorder:
         self,
     ) -> tuple[list[TracedOperation], list[TracedWait], list[TracedCompilation]]:
         """Operations in the order in which they were enqueued, waits and compilations."""
-        self.settle(0 if self.end_ns is None else READ_PATIENCE_NS)
+        self.settle(0 if self.end_ns is None else LONGEST_READ_NS)
         rows = self._rows()
         if not self._is_all_passed:
             self._look(rows)

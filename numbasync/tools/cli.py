@@ -15,7 +15,7 @@ from pathlib import Path
 from numbasync import __version__
 from numbasync.cache_folder import sigterm_as_exit
 from numbasync.device.device import Device, default_device, devices
-from numbasync.errors import DeviceUnavailableError, NumbasyncError
+from numbasync.errors import CallerError, DeviceUnavailableError, NumbasyncError
 from numbasync.tools.completion import SHELLS
 
 
@@ -97,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for the PNG files; default: next to the pictures, or numbasync-demo",
     )
     demo.add_argument("--full", action="store_true", help="keep the size, however long it takes")
+    demo.add_argument(
+        "--scene", choices=("heat", "wave", "life", "bodies"), help="a simulation, and no pictures"
+    )
     demo.set_defaults(run=_demo)
 
     cluster = commands.add_parser(
@@ -171,6 +174,12 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
+    if args.scene is not None:
+        from numbasync.tools import demo_scenes
+
+        if args.image:
+            raise CallerError(f"--scene {args.scene} takes no pictures; leave them out.")
+        return demo_scenes.run(args.scene, pick_device(args.device), args.out)
     from numbasync.tools import demo
 
     return demo.run(args.image, pick_device(args.device), args.out, args.full)

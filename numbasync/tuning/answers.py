@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync.layout import has_nan, is_bfloat16, limits_of
+from numbasync.dtypes import has_nan, is_extension, limits_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -43,7 +43,7 @@ def difference(
 
 def _wrong(array: Array, want: Array, tolerance: float | None) -> Array:
     """Which elements differ."""
-    if not has_nan(array.dtype) or not (want.dtype.kind in "biufc" or is_bfloat16(want.dtype)):
+    if not has_nan(array.dtype) or not (want.dtype.kind in "biufc" or is_extension(want.dtype)):
         return np.asarray(array != want)
     relative = float(limits_of(array.dtype).eps) ** 0.5 if tolerance is None else tolerance
     finite = np.isfinite(want)

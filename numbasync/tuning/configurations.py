@@ -13,12 +13,12 @@ from types import FunctionType
 from typing import Any
 
 from numbasync.arguments import as_items
-from numbasync.backend.kernel_source import carry_source
 from numbasync.errors import LauncherError, LaunchError, NumbasyncError
+from numbasync.extending import describe
+from numbasync.facts.source import carry_source
 from numbasync.launch.call import Launch
 from numbasync.launch.launcher import Launcher
 from numbasync.memo import Memo
-from numbasync.ops.run import describe
 from numbasync.tuning import digests
 from numbasync.tuning.keys import as_arrays
 

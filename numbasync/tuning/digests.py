@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.kernel_source import captured
+from numbasync.facts.source import captured
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, np.generic)
 _LIBRARIES = frozenset(("numbasync", "numba", "numpy"))  # known by their versions

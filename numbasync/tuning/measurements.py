@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import warnings
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ SLOW = 3.0
 TRIAL = 2  # samples; the first one of all may have been held up
 FORMAT = 1
 KEPT = "What tuning measures is"
+_FILE = re.compile(r"\w+-[0-9a-f]{20}-[0-9a-f]{20}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Measurements:
             if stored["identity"] == self._identity:
                 entries = [Entry.of(entry) for entry in stored["entries"]]
                 if len(entries) == len(self._identity["configurations"]):
+                    cache_folder.use(self._path)
                     return entries
         except cache_folder.UntrustedError as error:
             cache_folder.tell(KEPT, self._path.parent, error)
@@ -164,6 +167,7 @@ class Measurements:
         try:
             with cache_folder.opened(self._path.parent, make=True) as folder:
                 folder.write(self._path.name, text.encode())  # atomic for other processes
+            cache_folder.tidy(self._path.parent, _FILE)
         except cache_folder.UntrustedError as error:
             cache_folder.tell(KEPT, self._path.parent, error)
         except OSError as error:

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from numbasync.device.callsite import call_site
 from numbasync.errors import NotAGraphNodeError
+from numbasync.extending import Home
 from numbasync.launch.call import Launch, LaunchResult
 from numbasync.launch.plan import DEFAULT
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tuning import settings
 from numbasync.tuning.choices import Choices

@@ -10,9 +10,9 @@ from numbasync.device.stream import Stream
 from numbasync.launch.launcher import Launcher
 from numbasync.launch.tuple_arguments import flat, replaced
 from numbasync.layout import Layout, span
-from numbasync.tensors import create
+from numbasync.tensors.create import empty, from_host, memcpy
 from numbasync.tensors.partition import Partition
-from numbasync.tensors.tensor import Tensor, memcpy
+from numbasync.tensors.tensor import Tensor
 
 BYTE = np.dtype(np.uint8)
 ALIGNMENT = 256  # bytes; a copy begins at a multiple, so that its arrays are aligned as before
@@ -38,7 +38,7 @@ class _Copy:
         self._original = Tensor(
             first.device, first.storage, Layout(self.begin, (size,), (1,)), BYTE, first.source
         )
-        self.bytes: Tensor = create.empty(size, BYTE).sync_on(stream)
+        self.bytes: Tensor = empty(size, BYTE).sync_on(stream)
 
     def restore(self, stream: Stream) -> None:
         """Enqueue that the copy is made again."""
@@ -139,7 +139,7 @@ class Scratch:
 
 
 def _uploaded(array: np.ndarray[Any, Any], stream: Stream) -> Tensor:
-    return create.from_host(array).sync_on(stream)
+    return from_host(array).sync_on(stream)
 
 
 def _range(tensor: Tensor) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from numbasync.errors import (
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.reentrancy import unlocked
 from numbasync.ops.timed import Timed
-from numbasync.tensors import create
+from numbasync.tensors.create import empty, fill
 from numbasync.tensors.tensor import Tensor
 from numbasync.tuning import answers
 from numbasync.tuning.configurations import Configurations
@@ -53,7 +53,7 @@ def milliseconds(op: DeviceOp[Any], stream: Stream, flush: Tensor | None) -> flo
     """
     timed = Timed(op, stream.device)
     if flush is not None:
-        create.fill(flush, 0).async_on(stream)
+        fill(flush, 0).async_on(stream)
     timed.sync_on(stream)
     return timed.ms
 
@@ -193,7 +193,7 @@ class Session:
     @cached_property
     def _flush(self) -> Tensor | None:
         with contextlib.suppress(OutOfDeviceMemoryError):
-            return create.empty(FLUSH, np.uint8).sync_on(self._stream)
+            return empty(FLUSH, np.uint8).sync_on(self._stream)
         return None
 
     def _refuse(self) -> None:

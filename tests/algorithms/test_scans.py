@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import algorithms
+from numbasync import algorithms, dtypes
 from numbasync.algorithms.operators import named
 from numbasync.algorithms.reduce_kernels import THREADS
-from numbasync.algorithms.scan_kernels import each_of, scan_block, scan_kernel
+from numbasync.algorithms.scan_kernels import (
+    each_of,
+    scan_block,
+    scan_kernel,
+    scan_row_kernel,
+)
 from numbasync.algorithms.scans import SCANS
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
-from numbasync.layout import bfloat16
 from tests.algorithms.test_reductions import FLOATS, INTEGERS, further, numbers
 from tests.common import full, host, put
 
@@ -102,8 +106,8 @@ def test_dtypes(device: na.Device, dtype: str) -> None:
 @pytest.mark.full
 def test_bfloat16(device: na.Device) -> None:
     x = whole((2, 9))
-    got = host(algorithms.scan(put(x.astype(bfloat16()))))
-    assert got.dtype == bfloat16()
+    got = host(algorithms.scan(put(x.astype(dtypes.of_name("bfloat16")))))
+    assert got.dtype == dtypes.of_name("bfloat16")
     np.testing.assert_array_equal(got.astype(np.float32), x.cumsum(axis=1))
 
 
@@ -195,7 +199,7 @@ def test_no_races(device: na.Device) -> None:
     """The kernel, under the race finder."""
     state = np.dtype(np.float32)
     operator = named("sum", state)
-    for rows, n, columns in ((3, 40, 1), (1, 1000, 1), (1, 50, 5)):
+    for rows, n, columns in ((3, 40, 1), (1, 50, 5)):
         block = scan_block(n, columns, each_of(state))
         kernel = scan_kernel(
             state, operator.lift, operator.combine, operator.finish, block,
@@ -211,3 +215,31 @@ def test_no_races(device: na.Device) -> None:
         na.testing.check_kernel(
             kernel, (z, x, x, np.float32(2), 1), expected, grid=grid, block=THREADS
         )
+
+
+@pytest.mark.full
+def test_no_races_in_long_rows(device: na.Device) -> None:
+    state = np.dtype(np.float32)
+    operator = named("sum", state)
+    kernel = scan_row_kernel(
+        state, operator.lift, operator.combine, operator.finish, state, state,
+        True, False, False, False, False,
+    )  # fmt: skip
+    for n in (1000, CHUNK):
+        x = whole((2, 1, n))
+
+        def expected(*args: Any, x: np.ndarray = x) -> Any:
+            return (x.cumsum(axis=2),)
+
+        args = (np.zeros_like(x), x, x, 0, 1)
+        na.testing.check_kernel(kernel, args, expected, grid=2, block=THREADS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+def test_bits_do_not_depend_on_where_rows_begin(device: na.Device, dtype: str) -> None:
+    """Rows that are aligned are loaded by vectors, others element by element."""
+    x = np.random.default_rng(3).standard_normal(3 * CHUNK) * 9
+    whole_, shifted = put(x.astype(dtype)), put(np.concatenate(([0], x)).astype(dtype))
+    for op in (algorithms.cumsum, algorithms.sum, algorithms.argmax):
+        np.testing.assert_array_equal(host(op(whole_)), host(op(shifted[1:])))

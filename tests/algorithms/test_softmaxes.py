@@ -10,7 +10,7 @@ import pytest
 import numbasync as na
 from numbasync import algorithms
 from numbasync.algorithms.softmaxes import KEPT, softmax_kernel, threads_of
-from numbasync.errors import DTypeError, NumbasyncError, ShapeError
+from numbasync.errors import DTypeError, NumbasyncError, OperationError, ShapeError
 from tests.common import full, host, put
 
 RNG = np.random.default_rng(46)
@@ -57,6 +57,27 @@ def test_other_axes(device: na.Device) -> None:
     np.testing.assert_allclose(got, np.exp(logarithms(x[:, ::2], 1)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("n", [1, full(33), 513, full(4097), full(KEPT + 1)])
+@pytest.mark.parametrize("dtype", ["float32", full("float16"), full("float64")])
+def test_losses(device: na.Device, n: int, dtype: str) -> None:
+    x = (RNG.standard_normal((5, n, 2)) * 3).astype(dtype)
+    targets = RNG.integers(0, n, (5, 2)).astype(np.int16 if n < 4000 else np.int64)
+    got = host(algorithms.cross_entropy(put(x), put(targets), axis=1))
+    exact = -np.take_along_axis(logarithms(x, 1), targets[:, None].astype(int), 1)[:, 0]
+    away = (x.max(1, keepdims=True) - x).astype(np.float64).max()
+    unit = UNITS[dtype]
+    assert got.shape == (5, 2) and got.dtype == ("float64" if dtype == "float64" else "float32")
+    bound = (2 * away + n / threads_of(n)[0] + 40) * unit + 2 * unit * abs(exact)
+    assert (abs(got - exact) <= bound).all()
+
+
+def test_losses_of_no_class(device: na.Device) -> None:
+    x = np.array([[0, 0], [0, 0], [np.nan, 0], [-np.inf, 0], [0, -1000]], np.float32)
+    got = host(algorithms.cross_entropy(x, np.array([2, -1, 1, 0, 0])))
+    np.testing.assert_array_equal(got, np.array([np.nan, np.nan, np.nan, np.inf, 0], np.float32))
+    assert host(algorithms.cross_entropy(np.zeros((0, 3)), np.zeros(0, int))).shape == (0,)
+
+
 def test_sizes_of_numbers(device: na.Device) -> None:
     nan, inf = np.nan, np.inf
     x = np.array([[1e30, 0, -inf], [nan, 0, 0], [inf, 0, 0], [-inf, -inf, -inf]], np.float32)
@@ -88,6 +109,10 @@ def test_in_a_graph(device: na.Device) -> None:
         (lambda x: algorithms.softmax(x, 2), ShapeError, "axis 2, of 2 axes"),
         (lambda x: algorithms.log_softmax(x, (0, 1)), ShapeError, "write one axis"),
         (lambda x: algorithms.softmax(x.astype(int)), DTypeError, "write floats"),
+        (lambda x: algorithms.cross_entropy(x, x[0]), DTypeError, "write numbers of classes"),
+        (lambda x: algorithms.cross_entropy(x, [0, 1, 2]), OperationError, "takes a tensor"),
+        (lambda x: algorithms.cross_entropy(x, np.arange(3)), ShapeError, r"of shape \(2,\)"),
+        (lambda x: algorithms.cross_entropy(x > 0, np.arange(2)), DTypeError, "write floats"),
     ],
 )
 def test_refused_at_once(call: Any, error: type[NumbasyncError], words: str) -> None:
@@ -100,12 +125,12 @@ def test_no_races(device: na.Device) -> None:
     """The kernel, under the race finder."""
     for n, threads, each in ((40, 32, 4), (600, 256, 4), (600, 256, 0)):
         x = RNG.standard_normal((2, n)).astype(np.float32)
-        kernel = softmax_kernel(x.dtype, threads, each, False)
+        kernel = softmax_kernel(x.dtype, threads, each, "softmax")
 
         def expected(*args: Any, x: np.ndarray = x) -> Any:
             return (np.exp(logarithms(x, 1)).astype(np.float32),)
 
         grid = 1 if threads == 32 else 2
         na.testing.check_kernel(
-            kernel, (np.zeros_like(x), x), expected, grid=grid, block=256, rtol=1e-5
+            kernel, (np.zeros_like(x), x, x), expected, grid=grid, block=256, rtol=1e-5
         )

@@ -13,8 +13,8 @@ from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
 from numbasync.algorithms.sort_kernels import count_kernel, place_kernel, sort_kernel
 from numbasync.algorithms.top_kernels import digit_kernel, pick_digit, rank_kernel, take_kernel
+from numbasync.dtypes import of_name
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
-from numbasync.layout import bfloat16
 from tests.algorithms.test_reductions import FLOATS, INTEGERS
 from tests.common import full, host, put
 
@@ -68,10 +68,10 @@ def test_dtypes(device: na.Device, dtype: str) -> None:
 
 @pytest.mark.full
 def test_bfloat16(device: na.Device) -> None:
-    x = mixed((3, 50), "float32").astype(bfloat16())
+    x = mixed((3, 50), "float32").astype(of_name("bfloat16"))
     expected = np.sort(x.astype(np.float32))
     got = host(algorithms.sort(put(x)))
-    assert got.dtype == bfloat16()
+    assert got.dtype == of_name("bfloat16")
     np.testing.assert_array_equal(got.astype(np.float32), expected)
 
 

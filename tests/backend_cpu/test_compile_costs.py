@@ -12,6 +12,7 @@ from numba import cuda, float32
 import numbasync as na
 from numbasync.backend.cpu.kernel import compiled
 from numbasync.backend.cpu.library.options import types
+from numbasync.backend.cpu.regions import turned_loops
 from numbasync.backend.cpu.target import pipeline
 from tests.backend_cpu.run_regions import Blocks
 
@@ -113,3 +114,24 @@ def test_numba_is_asked_for_a_call_of_the_same_types_once() -> None:
     assert [typing.resolve_function_type(f, a, {}) for f, a in calls] == [1, 1, 2]
     assert [typing.resolve_function_type(other, (), {}) for _ in range(2)] == [3, 4]
     assert typing.name == "numba's"
+
+
+@cuda.jit
+def with_two_loops(z, x):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        z[i] = x[i]
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        z[i] += x[i]
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "regions"),
+    [("MOST_TURNED", 2, 4), ("MOST_TURNED", 1, 1), ("MOST_JUDGED", 2, 4), ("MOST_JUDGED", 1, 1)],
+)
+def test_few_loops_of_a_kernel_are_turned(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, regions: int
+) -> None:
+    monkeypatch.setattr(turned_loops, limit, most)
+    x = np.ones(100, np.float32)
+    blocks = Blocks(with_two_loops, (np.zeros_like(x), x), row=True)
+    assert blocks.code.notes["regions"] == regions

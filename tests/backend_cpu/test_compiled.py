@@ -15,7 +15,6 @@ from numbasync.errors import (
     KernelCompileError,
     KernelError,
     LaunchError,
-    UnsupportedKernelError,
 )
 
 overload: Any = importlib.import_module("numba.cuda.extending").overload
@@ -182,17 +181,6 @@ def test_what_a_gpu_runs_runs(kernel: Any, expected: list[int]) -> None:
     z = na.zeros(8).sync()
     na.launcher(cuda.jit(kernel))[1, 4](z, 2).sync()
     assert z.to_host().sync().tolist() == [*expected, 0, 0, 0, 0]
-
-
-def test_arrays_that_a_kernel_allocates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba.cuda import config
-
-    def copies(z, n):
-        z[0] = z.copy()[0]
-
-    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)  # without it, a GPU refuses, too
-    with pytest.raises(UnsupportedKernelError, match="allocates an array"):
-        na.launcher(cuda.jit(copies))[1, 4](na.zeros(8), 2).sync()
 
 
 # --- messages ---

@@ -334,7 +334,7 @@ def test_checks_see_each_element() -> None:
         moving(4)[1, 8](na.zeros(32), na.ones(32)).sync()
     x = np.arange(8, dtype=np.float32)
     testing.check_kernel(
-        two_at, [np.zeros(4, np.float32), x, 2, 0], lambda z, x, i, j: [2, 3, 0, 0],
+        two_at, [np.zeros(4, np.float32), x, 2, 0], lambda z, x, i, j: [2, 3, *z[2:]],
         grid=1, block=1,
     )  # fmt: skip
     with pytest.raises(testing.MisalignedAccess, match="of x, from index 1"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.backend import formulas
 from numbasync.backend.cuda.formula_kernels import THREADS, call_of, kernel_of
 from tests.common import host
@@ -26,7 +26,7 @@ N = 5003  # no multiple of what a thread computes
         (formulas.Integers(-3, 7), np.int64),
         (formulas.Floats(0.1, 0.3, 7.0), np.float32),
         (formulas.Floats(-2.5, 0.7), np.uint8),
-        (formulas.Floats(-2.5, 0.7), layout.bfloat16()),
+        (formulas.Floats(-2.5, 0.7), dtypes.of_name("bfloat16")),
         (formulas.Diagonal(8, 5), np.float32),
     ],
 )

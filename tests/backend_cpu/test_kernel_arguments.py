@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.backend.cpu.kernel.arguments import call_of, launch_of
 from numbasync.backend.cpu.kernel.memory import BlockMemory
 from numbasync.backend.declared_signatures import type_of
@@ -94,7 +94,7 @@ def test_an_array_is_its_address_extents_and_strides() -> None:
         (np.uint16(65535), "H", 65535),
         (True, "b", 1),
         (np.float16(-1.5), "H", 0xBE00),
-        (layout.bfloat16().type(-1.5), "H", 0xBFC0),
+        (dtypes.of_name("bfloat16").type(-1.5), "H", 0xBFC0),
         (np.datetime64("1970-01-03", "D"), "q", 2),
         (np.timedelta64("NaT", "s"), "q", -(2**63)),
     ],

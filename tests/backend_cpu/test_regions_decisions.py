@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,9 +17,12 @@ from numbasync.backend.cpu.regions.flow import END, dominators, natural_loops, p
 from numbasync.backend.cpu.regions.function_text import parse_module
 from numbasync.backend.cpu.regions.keep import plan_kept
 from numbasync.backend.cpu.regions.llvm_types import UnknownFormError
+from numbasync.backend.cpu.regions.machine_code import run_passes
 from tests.backend_cpu.run_regions import RecordError
 from tests.backend_cpu.test_regions_barriers import kernel as kernel_text
 from tests.backend_cpu.test_regions_barriers import run
+
+prepare: Any = importlib.import_module("numbasync.backend.cpu.regions.prepare")
 
 
 def cut_text(body: str) -> CutKernel:
@@ -372,3 +379,23 @@ def test_the_places_of_blocks_are_counted() -> None:
     text = write_module(CHECKED, "kernel", Settings())[0]
     assert text.index(" udiv i64 %na.first_block") < text.index("\nblocks:\n")
     assert "udiv" not in text[text.index("\nblocks:\n") : text.index("\nfailed:")]
+
+
+def test_values_of_large_kernels_are_not_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM gives up numbering the values of some, and ends the process."""
+    passes: list[str] = []
+
+    def noted(module: Any, names: Iterable[str]) -> None:
+        names = list(names)
+        passes.extend(names)
+        run_passes(module, names)
+
+    monkeypatch.setattr(prepare, "run_passes", noted)
+    module = kernel_text("%same = add i64 %n, 1\n  ret i32 0")
+    prepare.prepare(module, "kernel", turn_loops=True)
+    assert "new_gvn" in passes
+
+    passes.clear()
+    monkeypatch.setattr(prepare, "LARGE", 0)
+    prepare.prepare(module, "kernel", turn_loops=True)
+    assert passes and "new_gvn" not in passes

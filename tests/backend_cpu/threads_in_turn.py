@@ -15,12 +15,12 @@ import llvmlite.binding as llvm
 import numpy as np
 from numba.core import types as _types
 
-from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.kernel import printing
 from numbasync.backend.cpu.record import DIVERGED
 from numbasync.backend.cpu.target import Module, Options, lower
 from numbasync.backend.declared_signatures import type_of
 from numbasync.backend.protocols import ArrayKey
+from numbasync.dtypes import small_types
 
 types: Any = _types  # type checkers do not know all of its names
 _NAMES = [f"{kind}{axis}" for kind in "tbwg" for axis in "xyz"]
@@ -203,7 +203,7 @@ def _key(value: Any) -> Any:
 
 
 def is_small(numba_type: Any) -> bool:
-    return numba_type in (types.float16, bfloat16)
+    return numba_type in small_types()
 
 
 def _memories(text: str) -> Iterator[tuple[str, int]]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch.run.compute import Compute
 from numbasync.batch.run.plan import SMALL
+from numbasync.batch.run.run import Compute
 from numbasync.testing import counters, gate
 from tests.common import add_one, full, only_fast_path, used
 

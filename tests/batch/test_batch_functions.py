@@ -10,9 +10,10 @@ import pytest
 
 import numbasync as na
 from numbasync.batch import Elementwise, Tuning
-from numbasync.errors import BatchStateError
+from numbasync.errors import BatchStateError, CallerError
 from numbasync.testing import counters
 from tests.batch.computing import F32, X, Y
+from tests.common import full
 
 
 @na.elementwise
@@ -61,6 +62,39 @@ def test_functions_of_a_program_fuse_like_the_others(device: na.Device) -> None:
     np.testing.assert_allclose(b.read_sync(z), want, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(b.read_sync(near), np.abs(X - Y) < 0.5)
     assert b.read_sync(total) == (np.abs(X - Y) < 0.5).sum()
+
+
+# Units in the last place, of a libdevice's functions and of NumPy's, which have up to 4 each.
+@pytest.mark.parametrize("dtype", [full(np.float16), np.float32, full(np.float64)])
+def test_functions_of_numpy(device: na.Device, dtype: Any) -> None:
+    x = np.concatenate((X, X * 1e-3, np.array([0, -0.0, 1e4]))).astype(dtype)
+    high = np.abs(x).astype(dtype)
+    cases = {"expm1": x.clip(-80, 8), "log1p": high, "sin": x, "cos": x}
+    b = na.CommandBatch()
+    ids = {name: getattr(b, name)(b.upload(a)) for name, a in cases.items()}
+    b.execute_sync()
+    for name, a in cases.items():
+        want = getattr(np, name)(a)
+        room = np.maximum(np.abs(want), np.finfo(dtype).tiny * 8)
+        assert (np.abs(b.read_sync(ids[name]) - want) <= 8 * np.finfo(dtype).eps * room).all(), name
+        assert b.read_sync(ids[name]).dtype == dtype
+
+
+@pytest.mark.full
+def test_units_of_a_network(device: na.Device) -> None:
+    b = na.CommandBatch()
+    cases = []
+    for given_type, dtype in ((F32, F32), (np.float16, np.float16), (np.int32, np.float64)):
+        a = np.array([-2, -1, 0, 1, 3]).astype(given_type)
+        x, wide = b.upload(a), a.astype(np.float64)
+        cases.append((b.leaky_relu(x, 0.25), np.where(wide >= 0, wide, wide * 0.25), dtype))
+        cases.append((b.elu(x, 2.0), np.where(wide > 0, wide, 2 * np.expm1(wide)), dtype))
+    with pytest.raises(CallerError, match="write a finite number"):
+        b.elu(x, math.inf)
+    b.execute_sync()
+    for unit, want, dtype in cases:
+        assert unit.dtype == dtype
+        np.testing.assert_allclose(b.read_sync(unit), want, rtol=4 * float(np.finfo(dtype).eps))
 
 
 def named(name: str, number: float) -> Elementwise:

@@ -25,6 +25,8 @@ def test_nan_and_infinities_propagate_as_in_numpy(device: na.Device) -> None:
             "maximum": (lambda b, p, q: b.maximum(p, q), np.maximum(x, y)),
             "minimum": (lambda b, p, q: b.minimum(p, q), np.minimum(x, y)),
             "relu": (lambda b, p, q: b.relu(p), np.maximum(x, 0)),
+            "leaky_relu": (lambda b, p, q: b.leaky_relu(p, 0.5), np.where(x >= 0, x, x / 2)),
+            "elu": (lambda b, p, q: b.elu(p * 30), np.where(x > 0, x * 30, np.expm1(x * 30))),
             "clamp": (lambda b, p, q: b.clamp(p, -1, 2), np.clip(x, -1, 2)),
             "div": (lambda b, p, q: p / q, x / y),
             "log": (lambda b, p, q: b.log(b.abs(p)), np.log(np.abs(x))),
@@ -35,6 +37,8 @@ def test_nan_and_infinities_propagate_as_in_numpy(device: na.Device) -> None:
             "of both": (lambda b, p, q: b.min(b.maximum(p, q)), np.min(np.maximum(x, y))),
             "max": (lambda b, p, q: b.max(p), np.max(x)),
             "argmax": (lambda b, p, q: b.argmax(p), np.argmax(x)),
+            "argmin": (lambda b, p, q: b.argmin(p), np.argmin(x)),
+            "least": (lambda b, p, q: b.argmin(b.abs(p - 1)), np.argmin(abs(x - F32(1)))),
             "later NaN": (lambda b, p, q: b.argmax(q), np.argmax(y)),
         }
     for cases in (elements, reductions):

@@ -17,7 +17,7 @@ import pytest
 
 import numbasync as na
 from numbasync import cache_folder
-from numbasync.batch.codegen import kernel_cache, kernel_files
+from numbasync.batch.codegen import kernel_files
 from numbasync.batch.codegen.choose import write
 from numbasync.batch.fusion.groups import fuse
 from numbasync.batch.fusion.tuning import Tuning
@@ -354,21 +354,21 @@ def test_kernels_that_nobody_uses_any_more_are_removed(
     others = [tmp_path / "notes.py", tmp_path / f"__pycache__/notes.{name}.nbi"]
     for path in (*old, *others):
         path.write_text("")
-    then = time.time() - kernel_cache.KEPT - 60
+    then = time.time() - cache_folder.RETENTION - 60
     for path in (*old, *others, text):
         os.utime(path, (then, then))
     used: list[Path] = []
     with monkeypatch.context() as patch:
-        patch.setattr(kernel_cache, "use", used.append)
+        patch.setattr(cache_folder, "use", used.append)
         another_process()
     assert used == [text]
     os.utime(text, (then, then))  # file systems may have noted that it was read, or may not
     stamp = text.stat().st_mtime_ns
-    kernel_cache.use(text)
+    cache_folder.use(text)
     assert text.stat().st_mtime_ns == stamp  # or what was compiled from it is found no more
     for looked in (time.time(), 0):
-        os.utime(tmp_path / kernel_cache.STAMP, (looked, looked))
-        kernel_cache.tidy(tmp_path)
+        os.utime(tmp_path / cache_folder.STAMP, (looked, looked))
+        cache_folder.tidy(tmp_path, kernel_files._WRITTEN)
         assert [p.exists() for p in old] == [looked > 0] * 2  # once a day
     assert {*mine, *others} <= set(tmp_path.rglob("*"))
 

@@ -58,6 +58,18 @@ def test_softmax_and_layer_norm(device: na.Device, shape: tuple[int, int], names
         np.testing.assert_allclose(b.read_sync(normed), want, rtol=0, atol=60 * 2.0**-23)
 
 
+@pytest.mark.parametrize("columns", mostly_full([5, 600, 20_000], 5))
+def test_log_softmax(device: na.Device, columns: int) -> None:
+    a = np.random.default_rng(5).normal(0, 30, (3, columns)).astype(F32)
+    have = computed(lambda b, x: b.log_softmax(x), a)
+    wide = a.astype(np.float64) - a.max(1, keepdims=True)
+    want = wide - np.log(np.exp(wide).sum(1, keepdims=True))
+    # The distance and the difference are rounded once each; the logarithm is of a sum of 1 or more,
+    # whose summands have an exponential's 2 units and a rounded distance of at most 16.
+    bound = 2.0**-24 * (2 * np.abs(want) + 2 * 16 + 40)
+    assert (np.abs(have - want) <= bound).all()
+
+
 @pytest.mark.full
 def test_composites_of_float16_are_computed_in_float32(device: na.Device) -> None:
     a = np.random.default_rng(5).normal(0, 3, (4, 100)).astype(np.float16)
@@ -74,7 +86,7 @@ def test_composites_of_float16_are_computed_in_float32(device: na.Device) -> Non
 TYPES = [np.float32, np.int32, np.bool_, np.float16]
 REDUCTIONS = [
     (name, (None, 0, 1, -1 if name == "sum" else 2)[(n + d) % 4], dtype)
-    for n, name in enumerate(["sum", "mean", "max", "min", "argmax"])
+    for n, name in enumerate(["sum", "mean", "max", "min", "argmax", "argmin"])
     for d, dtype in enumerate(TYPES)
 ]
 
@@ -88,7 +100,7 @@ def test_reductions(device: na.Device, axes: tuple[int | None, ...]) -> None:
     uploaded = dict(zip(TYPES, (x, i, flags, half), strict=True))
     met = b.where(flags, x + i, half)  # by which they are of one kernel
     cases = [case for case in REDUCTIONS if case[1] in axes]
-    assert len(cases) == 5
+    assert len(cases) == 6
     ids = [getattr(b, name)(uploaded[dtype], axis) for name, axis, dtype in cases]
     b.execute_sync()
     assert b.kernels_launched == 1
@@ -122,7 +134,7 @@ def test_long_reductions_of_every_form(device: na.Device) -> None:
     x = b.upload(a)
     ids = {
         (name, axis): getattr(b, name)(x, axis)
-        for name in ("sum", "max", "argmax") for axis in (None, 0, 1)
+        for name in ("sum", "max", "argmax", "argmin") for axis in (None, 0, 1)
         if (name, axis) not in (("max", None), ("max", 1))  # others are in test_reductions
     }  # fmt: skip
     b.execute_sync()

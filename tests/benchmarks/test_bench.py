@@ -33,6 +33,7 @@ from benchmarks import (
     ready_kernels,
     replayed,
     report,
+    scaling,
     suites,
 )
 from benchmarks.__main__ import main
@@ -48,6 +49,7 @@ TABLES = {
     "1,000 in flight, per op": ("flight", 4),
     "a trace": ("trace", 9),
     "three arrays of another library": ("interop", 2),
+    "an array of another library, read": ("reading", 1),
     "a new array": ("alloc", 3),
     "copies of 64 MiB": ("copy", 6),
     "round trip of 4 KiB": ("trip", 3),
@@ -90,11 +92,7 @@ OF_A_GPU = {  # behind the kernel of 500 ms; the CPU device computes in this pro
 OF_TWO_GPUS = {
     "peer copy of 4 KiB": ("peer", 1),
     "4 KiB to the other GPU": ("move", 1),
-    "pipelines of 3 launches": (None, 2),
-    "all_reduce of 4 KiB": ("reduce", 2),
     "two GPUs: latency": (None, 1),
-    "a product of 256 x 256 float32": (None, 2),
-    "4 host parts of 4,096 float32": (None, 2),
 }
 
 
@@ -122,13 +120,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MANY", decode.FEW)
     monkeypatch.setattr(decode, "CALLS", 1)
     monkeypatch.setattr(devices, "SIZES", {"4 KiB": 4096})
-    monkeypatch.setattr(devices, "REDUCED", {"4 KiB": 4096})
-    monkeypatch.setattr(devices, "SIDE", 256)
-    monkeypatch.setattr(devices, "PARTS", 4)
-    monkeypatch.setattr(devices, "PART_ELEMENTS", 4096)
     monkeypatch.setattr(devices, "SMALL_CALLS", 5)
-    for name, value in (("STEPS", 3), ("ELEMENTS", 4096)):
-        monkeypatch.setattr(devices, name, value)
     monkeypatch.setattr(embeddings, "PASSES", 1)
     monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
     monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)
@@ -231,6 +223,7 @@ def expected_to_be_said(device: na.Device, suite: str | None, one: dict[str, Any
     for name in wanted:
         # These have no launch of their own: they are measured by ours, of their arrays.
         case = f"numbasync: {name}" if suite == "interop" and name in ("cuda.core", "RMM") else name
+        case = f"numbasync: a tensor of {name}" if suite == "reading" else case
         measured = any(t["name"].startswith(case) for t in one["timings"])
         assert measured or any(m.startswith(name) for m in missing), name
     if device.kind == "cpu":
@@ -253,6 +246,39 @@ def follows_from_its_table(judged: dict[str, Any], one: dict[str, Any]) -> None:
 
 
 @pytest.mark.full
+def test_the_same_work_on_more_devices(
+    device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each number of devices has a row, and the model one for those that are not here, too."""
+    small: dict[str, Any] = {
+        "STEPS": 3, "ELEMENTS": 4096, "SIDE": 256, "PARTS": 4, "PART_ELEMENTS": 4096,
+        "PART_STEPS": 60, "SIZES": {"4 KiB": 4096}, "POINTS": 512, "LAUNCHES": 5,
+    }  # fmt: skip
+    for name, value in small.items():
+        monkeypatch.setattr(scaling, name, value)
+    found = bench(device, "scaling", tmp_path / "scaling.json")["tables"]
+    here = [count for count in scaling.COUNTS if count <= len(na.devices(device.kind))]
+    if len(here) < 2:
+        assert found == []
+        return
+    for table in found:
+        names = [timing["name"] for timing in table["timings"]]
+        ours = [name for name in names if name.startswith("numbasync: ")]
+        said = [name for name in names if name.startswith("model: ")]
+        if "reduce" in table["what"] or "gather" in table["what"]:
+            assert len(ours) == 2 * len(here[1:])
+            assert len(said) == (3 if "all_reduce" in table["what"] else 0)
+        else:
+            processes = len(here[1:]) if table["what"] == "one process or many" else 0
+            assert len(ours) == len(here) + processes
+            assert len(said) >= 2, "of four and of eight"
+        of_peers = "collective" if "of 4 KiB" in table["what"] else None
+        expected_to_be_said(device, of_peers, table)
+        for judged in table["targets"]:
+            follows_from_its_table(judged, table)
+
+
+@pytest.mark.full
 def test_algorithms_beside_others(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +296,14 @@ def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
     found = bench(device, "alloc", tmp_path / "alloc.json")
     assert [one["what"] for one in found["tables"]] == ["a new array"]
     assert found["what"] == "bench alloc"
+
+
+def test_parts_of_suites_by_their_names(device: na.Device, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    only = ["--only", "batches.small", "alloc"]
+    assert main(["all", *only, "--repeats", "3", "--json", str(path), "--device", device.kind]) == 0
+    found = json.loads(path.read_text())
+    assert [one["what"] for one in found["tables"]] == ["a new array", "a batch of 1,024 float32"]
 
 
 async def test_a_wait_that_holds_up_the_loop_is_a_gap(device: na.Device) -> None:

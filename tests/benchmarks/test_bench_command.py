@@ -53,7 +53,7 @@ def test_it_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str
     nowhere = str(tmp_path / "no" / "folder.json")
     for what in ("cpu", "all"):
         assert "name a file" in one_line([what, "--json", nowhere], capsys)
-    assert "--only is for bench cpu" in one_line(["all", "--only", "a"], capsys)
+    assert "in no part's name: copying." in one_line(["copy", "--only", "nothing"], capsys)
     assert "--limit is for bench cpu" in one_line(["copy", "--limit", "1"], capsys)
 
 

@@ -50,6 +50,22 @@ def test_an_array_of_the_host_is_read_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(a.tolist()) == set(device_array.copy_to_host().tolist()) == {8.0}
 
 
+def test_a_kernel_has_an_overload_for_each_types() -> None:
+    @cuda.jit
+    def add(r, x, y):
+        r[0] = x + y
+
+    configured = add[1, 1]
+    for dtype, x in ((np.int64, 1), (np.float64, 1.5), (np.float64, 2.5)):
+        configured(np.zeros(1, dtype), x, x)
+    assert [len(types) for types in add.overloads] == [3, 3]
+    with pytest.raises(TypeError):
+        configured(np.zeros(1), "text", 1)
+    with pytest.raises(KernelCompileError):
+        configured(np.zeros(1, np.int64), 1j, 1j)
+    assert len(add.overloads) == 2, "what could not be compiled is none"
+
+
 def test_an_array_is_known_by_its_memory_not_by_its_name() -> None:
     block = np.ones(64, np.uint64)
     for dtype in (np.float32, np.int64, np.uint8):  # at one address

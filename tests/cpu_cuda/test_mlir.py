@@ -83,6 +83,17 @@ def test_both_compilers_kernels_in_a_program(other: Any) -> None:
     assert mlir_kernels.as_numba_cuda(kernel) is mlir_kernels.as_numba_cuda(kernel)
 
 
+def test_its_kernels_allocate_arrays(other: Any) -> None:
+    @other.cuda.jit
+    def smallest(z, a):
+        z[0] = np.min(a.copy()[1:])
+
+    z = np.zeros(1)
+    with na.cuda_on_cpu():
+        smallest[1, 1](z, np.array([1.0, 7, 4]))
+    assert z.tolist() == [4]
+
+
 def test_a_name_that_numba_cuda_lacks_is_refused(other: Any) -> None:
     program = {"inline_ptx": other.cuda.inline_ptx, "cuda": other.cuda}
     exec("@cuda.jit\ndef stop(z):\n    inline_ptx('exit;')\n", program)
@@ -114,6 +125,8 @@ def test_its_programs_run_by_the_switch(other: Any) -> None:
 
         within[2, 3](a)
         assert a.copy_to_host().tolist() == [9] * 6
+        with pytest.raises(UnsupportedKernelError, match="inspect_mlir"):
+            within.inspect_mlir()
     assert theirs.jit is own and type(before).__getitem__.__qualname__.startswith("MLIRDispatcher")
 
 

@@ -247,6 +247,53 @@ def test_what_was_done_before_the_loop_woke_is_polled_earlier_the_next_time(
     run(loop_factory, main())
 
 
+def test_work_of_half_the_time_on_two_devices_is_seen_soon(
+    loop_factory: Any, alarms: Alarms
+) -> None:
+    """The waits for both are of one kind, and two of the first are alike, but too long: what was
+    foreseen does not creep towards what is.
+    """
+
+    async def lasts(seconds: float, *streams: FakeStream) -> tuple[float, bool]:
+        """How late the end of such work is seen, and whether all streams were asked to notify."""
+        watcher, begin = reactor.current(), alarms.clock.now
+        numbers = [stream.passed + 1 for stream in streams]
+        futures = [watcher.wait(s, n, "work") for s, n in zip(streams, numbers, strict=True)]
+        await turns()
+        alarms.clock.now += 4e-4  # longer than a wait of which nothing is known is polled
+        await turns()
+        while alarms.call is not None and alarms.clock.now + alarms.seconds[-1] < begin + seconds:
+            alarms.ring()
+            await turns()
+        asked = all(
+            stream.bells and stream.bells[-1][0] == n
+            for stream, n in zip(streams, numbers, strict=True)
+        )
+        if asked or alarms.call is None:
+            alarms.clock.now = begin + seconds
+        for stream, number in zip(streams, numbers, strict=True):
+            stream.reach(number)
+        if not asked and alarms.call is not None:
+            alarms.ring()
+        await asyncio.gather(*futures)
+        return alarms.clock.now - begin - seconds, asked
+
+    async def main() -> None:
+        one, other = FakeStream(spin_seconds=3e-4), FakeStream(spin_seconds=3e-4)
+        for _ in range(4):
+            await lasts(0.023, one)
+        late, asked = await lasts(0.0115, one, other)
+        assert asked and late < 1e-9, "they notify the loop"
+        for _ in range(4):
+            await lasts(0.008, one)
+        late, asked = await lasts(0.004, one, other)
+        assert not asked and late > 5e-4, "once: nobody could foresee it"
+        late, asked = await lasts(0.004, one, other)
+        assert asked and late < 1e-9
+
+    run(loop_factory, main())
+
+
 def test_what_takes_longer_than_is_foreseen_notifies_the_loop_too(
     loop_factory: Any, alarms: Alarms
 ) -> None:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from numbasync.device.wait_estimate import (
+    FAR_S,
     FIRST_PERIOD_S,
     LATENESS_S,
     LATEST_S,
@@ -141,6 +142,41 @@ def test_a_notification_is_asked_for_where_nothing_foresees_the_end() -> None:
     assert [needs(t, 0.5, 0.5) for t in (0.1, end, end + 1.01 * RING_S)] == [False, False, True]
     assert needs(0.1, 0.5, 0.3, 0.5), "it may be done any time"
     assert not needs(end + 0.9 * RING_S, 0.5, 0.3, 0.5), "it is due now"
+
+
+def test_what_is_due_late_notifies_the_loop_before() -> None:
+    start, _ = after(20 * MS, 20 * MS).window(LATE)
+    assert after(20 * MS, 20 * MS).is_far(start - 1.01 * FAR_S, LATE)
+    assert not after(20 * MS, 20 * MS).is_far(start - 0.99 * FAR_S, LATE), "it is polled"
+    assert not after(20 * MS, 20 * MS, 5 * MS).is_far(0.0, LATE), "nobody knows when it is due"
+
+
+def test_what_was_foreseen_too_late_twice_is_forgotten() -> None:
+    for between in ((), (8 * MS,)):
+        estimate = after(8 * MS, 8 * MS)
+        estimate.note(5 * MS, by_timer=True)
+        for seconds in between:
+            estimate.note(seconds)
+        estimate.note(5 * MS, by_timer=True)
+        assert (estimate.window(LATE) == (0.0, 0.0)) == (not between), "two in a row"
+    estimate = after(8 * MS, 8 * MS)
+    for _ in range(4):
+        estimate.note(5 * MS, by_timer=True)
+    assert estimate.window(LATE)[0] < 5 * MS < estimate.window(LATE)[1], "and known again"
+
+
+def test_a_late_timer_is_not_work_that_is_early() -> None:
+    estimate = after(1 * MS, 1 * MS)
+    for _ in range(5):
+        estimate.note(1.1 * MS, sooner=0.1 * MS, by_timer=True)
+        assert estimate.window(LATE)[0] < 1 * MS < estimate.window(LATE)[1]
+
+
+def test_waits_that_nothing_foresaw_are_not_early() -> None:
+    estimate = WaitEstimate()
+    for _ in range(3):
+        estimate.note(5 * MS, by_timer=True)
+    assert estimate.window(LATE)[0] < 5 * MS < estimate.window(LATE)[1]
 
 
 @pytest.mark.parametrize("factor", [1.02, 1.05, 1.2])

@@ -264,6 +264,64 @@ class Flag(enum.IntEnum):
     TOO_LARGE = 2**70
 
 
+class Large(enum.Enum):
+    ONE = 2**70
+
+
+class Colour(enum.Enum):
+    RED = 1
+    GREEN = 2
+
+
+class Weight(enum.Enum):
+    LIGHT = 1.5
+
+
+class Planet(enum.Enum):
+    EARTH = 5.976e24, 6378140.0
+    MARS = 6.421e23, 3397200.0
+
+
+class Text(enum.Enum):
+    A = "a"
+
+
+class Mixed(enum.Enum):
+    A = 1
+    B = 1.5
+
+
+@na.launcher
+@cuda.jit
+def by_colour(z: na.KernelOutput, colour, weight, pair, planet):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = (10 if colour is Colour.RED else 20) + weight.value
+        if planet == Planet.MARS:
+            z[i] += planet.value[1]
+        if pair[0] == Colour.GREEN:
+            z[i] += 100 * pair[1]
+
+
+def test_members_of_enumerations_are_arguments(device: na.Device) -> None:
+    z = na.zeros(8).sync()
+    result = by_colour(z, Colour.RED, Weight.LIGHT, (Colour.GREEN, 3), Planet.MARS).sync()
+    assert result.colour is Colour.RED
+    assert (host(z) == 10 + 1.5 + 3397200 + 300).all()
+    before = na.compile_count()
+    by_colour(z, Colour.GREEN, Weight.LIGHT, (Colour.RED, 3), Planet.EARTH).sync()
+    assert (host(z) == 20 + 1.5).all()
+    assert na.compile_count() == before, "one variant for all members"
+
+
+def test_enumerations_of_other_values_are_refused(device: na.Device) -> None:
+    z = na.zeros(8).sync()
+    with pytest.raises(LauncherError, match="kernel by_colour: colour cannot be Text"):
+        by_colour(z, Text.A, Weight.LIGHT, (Colour.RED, 1), Planet.MARS)
+    with pytest.raises(DTypeError, match="Mixed"):
+        by_colour(z, Mixed.A, Weight.LIGHT, (Colour.RED, 1), Planet.MARS).sync()
+
+
 @na.launcher
 @cuda.jit
 def plus_first(z: na.KernelOutput, t):
@@ -280,7 +338,7 @@ def test_integers_of_more_than_64_bits(device: na.Device) -> None:
         lambda n: spread((z, (z,), n), na.zeros(8)),
         lambda n: scaled(z, n),
     ):
-        for n in (2**64, -(2**63) - 1, 10**400, Flag.TOO_LARGE):
+        for n in (2**64, -(2**63) - 1, 10**400, Flag.TOO_LARGE, Large.ONE):
             with pytest.raises(DTypeError, match=r"kernel \w+: \w+ is .*more than 64 bits"):
                 build(n)
     plus_first(z, (2**63, 1)).sync()

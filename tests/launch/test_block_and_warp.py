@@ -10,10 +10,10 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.dtypes import of_name
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelCompileError
-from numbasync.launch.axes import usage
+from numbasync.facts.positions import usage
 from numbasync.launch.coarsening import NotPlainError, plain_kernel
-from numbasync.layout import bfloat16
 from tests.common import full, host, put
 
 WARP = 32
@@ -114,7 +114,7 @@ def test_shapes(device: na.Device, shape: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [full(d) for d in DTYPES])
 def test_dtypes(device: na.Device, dtype: str) -> None:
-    kind = bfloat16() if dtype == "bfloat16" else dtype
+    kind = of_name("bfloat16") if dtype == "bfloat16" else dtype
     check(of_block, 70, kind, 1024)
     check(of_warp, 70, kind, WARP)
 

@@ -19,7 +19,6 @@ from numbasync.errors import (
     LaunchError,
     MovedError,
 )
-from numbasync.launch.load_analysis import elements_read
 from numbasync.testing import counters
 from tests.backend_cpu.test_cuda_declared import jit
 from tests.common import add_one, copy_to, fresh, host, saxpy, visit, visit_tile
@@ -93,17 +92,6 @@ def test_the_bytes_are_of_the_arrays_by_their_roles(device: na.Device) -> None:
     once = combine.explain(z, (x, np.ones(N)), x)
     assert (once.bytes_read, once.bytes_written) == (4 * N + 8 * N, 4 * N)
     assert combine.explain(z, (x, x), x).bytes_read == 4 * N
-
-
-def test_reads_are_found_in_the_code(device: na.Device) -> None:
-    def reads(a, b, c, d, e, n):
-        row = a[0]
-        row[1] = b[n, 2]
-        c[0][1] = 3
-        d[:] = 1
-        e[0] += n
-
-    assert elements_read(reads) == {1, 4}
 
 
 def refusals() -> dict[str, tuple[type, str, Callable[[Any, Any], Any]]]:

@@ -28,8 +28,12 @@ def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], An
     return {
         "too few": (LauncherError, r"saxpy\(z, a, x\): x is missing", lambda z, x: saxpy(z, 1.0)),
         "too many": (LauncherError, "4 arguments came", lambda z, x: saxpy(z, 1.0, x, x)),
-        "unknown": (LauncherError, "y is unknown", lambda z, x: saxpy(z, 1.0, y=x)),
-        "twice": (LauncherError, "z is unknown or came twice", lambda z, x: saxpy(z, 1.0, x, z=z)),
+        "unknown": (
+            LauncherError, r"there is no parameter y; x is missing\.",
+            lambda z, x: saxpy(z, 1.0, y=x)),
+        "twice": (
+            LauncherError, r"\): z came by place and by name\.",
+            lambda z, x: saxpy(z, 1.0, x, z=z)),
         "scalar for array": (
             LauncherError, r"x is a na\.KernelInput.*int", lambda z, x: saxpy(z, 1.0, 3)),
         "list": (

@@ -40,6 +40,29 @@ class Buffer:
         return 2, ORDINAL
 
 
+class DeviceBuffer:
+    """A buffer of RMM."""
+
+    __module__ = "rmm.pylibrmm.device_buffer"
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    @property
+    def ptr(self) -> int:
+        return self.array.ctypes.data if self.array.size else 0
+
+    @property
+    def size(self) -> int:
+        return self.array.nbytes
+
+    def __dlpack__(self, **how: Any) -> Any:
+        raise BufferError("asked by the protocol")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, ORDINAL
+
+
 class Sharding:
     """The placement of an array of JAX; equal to others of its place."""
 
@@ -164,6 +187,76 @@ class ndarray(Exception):  # as CuPy calls it
     @property
     def ndim(self) -> int:
         return self.array.ndim
+
+    def __dlpack__(self, **how: Any) -> Any:
+        raise BufferError("asked by the protocol")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, ORDINAL
+
+
+class _Getter(ctypes.Structure):
+    """`PyGetSetDef`."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("get", ctypes.c_void_p), ("set", ctypes.c_void_p),
+        ("doc", ctypes.c_char_p), ("closure", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class _Slot(ctypes.Structure):
+    """`PyType_Slot`."""
+
+    _fields_ = [("slot", ctypes.c_int), ("pfunc", ctypes.c_void_p)]
+
+
+class _Spec(ctypes.Structure):
+    """`PyType_Spec`."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("basicsize", ctypes.c_int), ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_uint), ("slots", ctypes.POINTER(_Slot)),
+    ]  # fmt: skip
+
+
+_GET = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+_GETSET, _BASETYPE = 73, 1 << 10  # Py_tp_getset, Py_TPFLAGS_BASETYPE
+
+
+def _with_c_attributes(*names: str) -> tuple[type, list[object]]:
+    """A class whose attributes are C functions, which call `said(name)` of an instance; and what
+    must be kept as long as the class.
+    """
+    gets = [_GET(lambda x, _, name=name: x.said(name)) for name in names]
+    getters = (_Getter * (len(names) + 1))()
+    for getter, name, get in zip(getters, names, gets, strict=False):
+        getter.name, getter.get = name.encode(), ctypes.cast(get, ctypes.c_void_p)
+    slots = (_Slot * 2)((_GETSET, ctypes.addressof(getters)))
+    make = ctypes.pythonapi.PyType_FromSpec
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.POINTER(_Spec)]
+    spec = _Spec(b"cupy._ndarray_base", 0, 0, _BASETYPE, slots)
+    return make(spec), [gets, getters, slots, spec]
+
+
+_base, _kept = _with_c_attributes(
+    "data", "dtype", "shape", "strides", "_c_contiguous", "ndim", "size"
+)
+
+
+class CompiledArray(_base):  # type: ignore[misc, valid-type]
+    """An array of CuPy whose attributes are C functions, as CuPy's are. `asked` has their names."""
+
+    __module__ = "cupy"
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array, self.asked = array, list[str]()
+        self.memory = Memory(array)
+
+    def said(self, name: str) -> Any:
+        self.asked.append(name)
+        if name in ("data", "_c_contiguous"):
+            return self.memory if name == "data" else self.array.flags.c_contiguous
+        return getattr(self.array, name)
 
     def __dlpack__(self, **how: Any) -> Any:
         raise BufferError("asked by the protocol")

@@ -8,6 +8,7 @@ its methods. Where the core is off, they make the same calls through `struct` an
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import shutil
 import struct
@@ -15,7 +16,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from inspect import unwrap
 from pathlib import Path
@@ -389,12 +390,10 @@ class CudaStream:
         library().cuStreamIsCapturing(other, ctypes.addressof(status))
         if status.value:
             raise StateError(f"the stream {other:#x} is captured")
-        result = library().cuStreamQuery(other)
-        if result == NOT_READY:
-            event = self.device.events.take()
-            result = library().cuEventRecord(event, other)
-            result = result or library().cuStreamWaitEvent(self._number, event, 0)
-            self.device.events.numbers.append(event)
+        event = self.device.events.take()
+        result = library().cuEventRecord(event, other)
+        result = result or library().cuStreamWaitEvent(self._number, event, 0)
+        self.device.events.numbers.append(event)
         if result:
             fail(result, "cuStreamWaitEvent")
 
@@ -606,6 +605,8 @@ def null_device() -> Iterator[Device]:
     """A new device on the null driver, current inside the block; the core calls that driver."""
     driver = library()
     driver.null_reset()
+    with suppress(ImportError):  # imported later, it would take the place of `enter`
+        importlib.import_module("numbasync.backend.cuda.driver")
     _use([CudaStream, CudaArray, CudaMemory, ExecutableGraph], enter, _connect)
     backend = NullDevice(99)
     try:

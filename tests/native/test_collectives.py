@@ -16,7 +16,7 @@ from numbasync.collective import all_reduce, local, together
 from numbasync.device.device import Device
 from numbasync.device.submission import Submission
 from numbasync.errors import DriverError
-from numbasync.ops.run import enqueued
+from numbasync.ops.run import enqueue_on
 from tests.common import add_one
 from tests.native.null_device import NullDevice, library, waits
 
@@ -80,17 +80,32 @@ def context() -> int | None:
     return current.value
 
 
-def test_every_device_is_switched_to_once(
+def test_no_device_is_switched_to_for_the_others_ends(
     on: bool, devices: list[Device], parts: list[na.Tensor]
 ) -> None:
-    """For the event that the first one waits for, and back to the first one."""
+    """Without the core each is, once, and then the first one."""
     stream = devices[0].new_stream()
     all_reduce(parts, out=parts).async_on(stream)
     before = library().null_switched()
     all_reduce(parts, out=parts).async_on(stream)
-    assert library().null_switched() - before == COUNT
+    assert library().null_switched() - before == (0 if on else COUNT)
     near = cast(NullDevice, devices[0].backend)
     assert context() == near.context, "on which the await goes on"
+    stream.synchronize()
+
+
+def test_the_first_device_is_current_after_a_library_that_leaves_another(
+    on: bool, devices: list[Device], parts: list[na.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, make = devices[0].new_stream(), Library.make
+
+    def leave(self: Library, calls: Sequence[Callable[[], object]], rank: Rank) -> None:
+        make(self, calls, rank)
+        native.core.enter(devices[1].backend)
+
+    monkeypatch.setattr(Library, "make", leave)
+    all_reduce(parts, out=parts).async_on(stream)
+    assert context() == cast(NullDevice, devices[0].backend).context
     stream.synchronize()
 
 
@@ -163,7 +178,7 @@ def test_new_tensors_are_of_the_pool_of_every_device(
     def look(pool: Any) -> None:
         """At the results of a collective that allocates from a pool, or the device's."""
         before, chosen = used(), [pool or devices[0].pool, *(d.pool for d in devices[1:])]
-        submission, results = enqueued(all_reduce(parts), stream, pool)
+        submission, results = enqueue_on(all_reduce(parts), stream, pool)
         every = [result.storage.writer for result in results]
         assert every[0] is submission and [s.nbytes for s in every] == [32] * COUNT
         assert [result.storage.pool for result in results] == chosen

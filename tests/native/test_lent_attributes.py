@@ -13,26 +13,40 @@ import pytest
 
 import numbasync as na
 from numbasync import native
+from numbasync.backend.array_attributes import LEGACY
+from numbasync.backend.array_readers import reader_of
 from numbasync.errors import OperationError
 from tests.native.attribute_libraries import (
     ArrayImpl,
     Buffer,
+    CompiledArray,
     Cupy,
     CupyStream,
+    DeviceBuffer,
     NumbaStream,
     OtherMemory,
     ndarray,
     of_numba,
 )
+from tests.native.lending_library import ORDINAL
 from tests.native.null_device import launches, library, waits
 from tests.native.test_callers_launch import add as add_there
 from tests.native.test_lent_arrays import add, addresses, touch
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 MAKERS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
-    "buffers": Buffer, "JAX": ArrayImpl, "Numba": of_numba,
+    "buffers": Buffer, "JAX": ArrayImpl, "Numba": of_numba, "RMM": DeviceBuffer,
 }  # fmt: skip
 makers = pytest.mark.parametrize("maker", MAKERS.values(), ids=list(MAKERS))
+
+
+@pytest.fixture(autouse=True)
+def _addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The null device's memory is everywhere."""
+    monkeypatch.setattr("numbasync.backend.cuda.pointers.ordinal_at", lambda address: ORDINAL)
+    reader = reader_of(DeviceBuffer)
+    if reader is not None:  # of an earlier test
+        monkeypatch.setattr(reader.library, "_ordinal_at", lambda address: ORDINAL)
 
 
 def ones() -> np.ndarray[Any, Any]:
@@ -122,7 +136,7 @@ def test_arrays_that_name_their_stream_are_waited_for(null: na.Device, on: bool)
 
     for given in (arrays, once):
         for _ in range(3):
-            assert waited(*given[:3]) == []  # they have no work
+            waited(*given[:3])
         releases = [s.backend.hold() for s in (theirs, others)]
         for number in (first, second):
             library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
@@ -147,12 +161,12 @@ def test_an_array_that_has_other_work_by_now_is_waited_for(null: na.Device, on: 
     library().cuMemcpyPeerAsync(0, 0, 0, 0, 0, number)
     count = len(waits())
     add(z, x, x).async_on(stream)
-    assert set(waits()[count:]) == {(ours, number)}
+    assert set(waits()[count:]) == {(ours, number), (ours, LEGACY)}
     release()
     op.async_on(stream)
 
 
-@pytest.mark.parametrize("maker", [Buffer, ArrayImpl], ids=["buffers", "JAX"])
+@pytest.mark.parametrize("maker", [Buffer, ArrayImpl, DeviceBuffer], ids=["buffers", "JAX", "RMM"])
 def test_arrays_without_a_stream_are_not_waited_for(null: na.Device, on: bool, maker: Any) -> None:
     stream, arrays = null.new_stream(), [maker(ones()) for _ in range(3)]
     once = [na.as_tensor(x) for x in arrays]
@@ -180,6 +194,17 @@ def test_of_jax_the_protocol_decides_on_what_is_more_than_memory(
     x.order = {"order": (1, 0), "no order": None}.get(why, x.order)
     with pytest.raises(OperationError):
         add(z, x, x)
+
+
+def test_of_an_address_that_is_not_known_the_protocol_decides(
+    null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(DeviceBuffer)
+    assert reader is not None
+    monkeypatch.setattr(reader.library, "_ordinal_at", lambda address: None)
+    for array in (ones(), np.ones(0, np.float32)):
+        with pytest.raises(OperationError, match="asked by the protocol"):
+            touch[(1,), (1,)](DeviceBuffer(array), 1)
 
 
 @pytest.mark.parametrize("change", ["host", "closed"])
@@ -250,3 +275,48 @@ def test_current_stream_of_attributes_is_waited_for(
     add(*arrays).async_on(stream)
     assert set(waits()[count:]) == {(stream.backend.handle_number, number)}
     release()
+
+
+@pytest.fixture
+def compiled_cupy(cupy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cupy, "ndarray", CompiledArray)
+
+
+def test_a_known_array_of_one_axis_makes_no_tuples(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, array = null.new_stream(), CompiledArray(ones())
+    for _ in range(3):
+        touch[(1,), (1,)](array, 1).sync_on(stream)
+    array.asked.clear()
+    op = touch[(1,), (1,)](array, 1)
+    assert {"shape", "strides"}.isdisjoint(array.asked) == on
+    assert op._tensors[0].shape == (8,)
+    op.sync_on(stream)
+
+
+def test_arrays_at_one_address_have_their_own_shapes_and_strides(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, whole = null.new_stream(), np.ones((4, 8), np.float32)
+    flat = whole.reshape(-1)
+    views = [whole, flat, whole.reshape(8, 4), flat.view(np.int32), whole.T]
+    views += [whole[:, 0], flat[:4], flat[::2], flat[:16]]  # two and two of one size
+    for view in views:
+        for _ in range(3):  # until its place is known
+            op = touch[(1,), (1,)](CompiledArray(view), 1)
+            tensor = op._tensors[0]
+            assert (tensor.shape, tensor.dtype) == (view.shape, view.dtype)
+            assert tensor.strides == view.strides
+            op.sync_on(stream)
+
+
+def test_an_array_that_gets_another_shape_is_read_again(
+    null: na.Device, on: bool, compiled_cupy: None
+) -> None:
+    stream, array = null.new_stream(), CompiledArray(ones())
+    for shape in ((8,), (2, 4), (8,), (4, 2), (8,)):
+        array.array = array.array.reshape(shape)
+        op = touch[(1,), (1,)](array, 1)
+        assert op._tensors[0].shape == shape
+        op.sync_on(stream)

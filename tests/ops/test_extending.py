@@ -229,3 +229,118 @@ def test_an_error_in_the_block_is_the_operations(device: na.Device) -> None:
         Fails().sync()
     na.fill(t, 1).sync()
     np.testing.assert_array_equal(host(t), np.ones(4))
+
+
+# --- what may be wrong with an operation ---
+
+
+class YieldsAnOperation(DeviceOp[Any]):
+    def steps(self, ctx: Context) -> Any:
+        return (yield na.ones(3))
+
+
+class YieldsNumber(DeviceOp[Any]):
+    def steps(self, ctx: Context) -> Any:
+        try:
+            yield 5
+        except OperationError:
+            yield Pause()  # the steps may go on
+            raise
+
+
+class NoGenerator(DeviceOp[Any]):
+    def steps(self, ctx: Context) -> Any:
+        return na.ones(3)
+
+
+class Coroutine(DeviceOp[Any]):
+    async def steps(self, ctx: Context) -> Any:  # type: ignore[override]
+        return 5
+
+
+class NoSteps(DeviceOp[Any]):
+    pass
+
+
+class NowhereAtHome(DeviceOp[Any]):
+    home = property(lambda self: 5)  # type: ignore[assignment]
+
+    def steps(self, ctx: Context) -> Any:
+        return (yield from enqueue(ctx, na.ones(3)))
+
+
+PART = r"(.|\n)*value = yield from enqueue\(ctx, op\)"
+WRONG = {
+    YieldsAnOperation: r"YieldsAnOperation\.steps yielded <DeviceOp ones.*, an operation;" + PART,
+    YieldsNumber: r"YieldsNumber\.steps yielded 5, which has no method run\(\);" + PART,
+    NoGenerator: r"NoGenerator\.steps gave <DeviceOp ones.*no generator" + PART,
+    Coroutine: r"Coroutine\.steps is a coroutine: write def" + PART,
+    NoSteps: "NoSteps has no steps: write a generator" + PART,
+}
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "sync": lambda op: op.sync(),
+    "async_on": lambda op: op.async_on(na.default_device().new_stream()),
+    "zip": lambda op: na.zip(op, na.ones(2)).sync(),
+    "then": lambda op: op.then(na.value).sync(),
+    "shared": lambda op: op.shared().sync(),
+    "graph": lambda op: op.graph(),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("way", WAYS)
+def test_wrong_steps_are_named(device: na.Device, kind: Any, way: str) -> None:
+    with pytest.raises(OperationError, match=WRONG[kind]):
+        WAYS[way](kind())
+
+
+@pytest.mark.parametrize("kind", WRONG)
+async def test_wrong_steps_are_named_when_awaited(device: na.Device, kind: Any) -> None:
+    with pytest.raises(OperationError, match=WRONG[kind]):
+        await kind()
+    with pytest.raises(OperationError, match=WRONG[kind]):
+        await na.spawn(kind())
+
+
+async def test_a_wrong_home_is_named(device: na.Device) -> None:
+    for run in (lambda op: op.sync(), lambda op: na.spawn(op)):
+        op = NowhereAtHome()
+        with pytest.raises(OperationError, match=r"home 5: write a na\.Device(.|\n)*property"):
+            run(op)
+    with pytest.raises(OperationError, match="home 5"):
+        await NowhereAtHome()
+    with pytest.raises(OperationError, match="NowhereAtHome has the home 5"):
+        na.zip(na.ones(1), NowhereAtHome()).sync()
+    with pytest.raises(OperationError, match="Never has the home 5"):
+
+        class Never(DeviceOp[Any]):
+            home = 5  # type: ignore[assignment]
+
+    with pytest.raises(OperationError, match=r"Never\.home is a method: write @property"):
+
+        class Never(DeviceOp[Any]):  # type: ignore[no-redef]
+            def home(self) -> None:  # type: ignore[override]
+                """No property."""
+
+
+def test_steps_that_return_those_of_a_part_are_steps(device: na.Device) -> None:
+    class Short(DeviceOp[Any]):
+        def steps(self, ctx: Context) -> Any:
+            return enqueue(ctx, na.ones(3))
+
+    assert host(Short().sync()).tolist() == [1, 1, 1]
+
+
+def test_an_operation_that_is_stopped_closes_its_steps(device: na.Device) -> None:
+    ended: list[str] = []
+
+    class Long(DeviceOp[Any]):
+        def steps(self, ctx: Context) -> Any:
+            try:
+                yield Pause(ValueError("no"))
+            finally:
+                ended.append("steps")
+
+    with pytest.raises(ValueError, match="no"):
+        Long().sync()
+    assert ended == ["steps"]

@@ -87,3 +87,14 @@ def test_the_citation_is_whole() -> None:
     assert needed <= citation.keys()
     assert citation["cff-version"] == "1.2.0" and citation["title"] == "numbasync"
     assert f'license = "{citation["license"]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_table_of_what_goes_where_names_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \|$", text.partition("To add something")[2], re.M)
+    paths = [path for row in rows for path in re.findall(r"`([\w./]+(?:\.py|\.md|/))`", row)]
+    assert len(paths) > 15
+    package = ROOT / "numbasync"
+    inner = package / "batch/codegen", package / "backend/cpu/target"
+    for path in paths:
+        assert any((place / path).exists() for place in (ROOT, package, *inner)), path

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import numbasync as na
-from numbasync.backend.kernel_source import find_source
+from numbasync.facts.source import find_source
 
 CELLS = {
     "imports": """

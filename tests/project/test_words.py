@@ -38,11 +38,10 @@ STANDARD = {
 
 # Other things, for which the word is right.
 ELSEWHERE = {
-    "launch/guards.py": {"Bound"},
-    "launch/axes.py": {"Bound"},
-    "launch/parts.py": {"Form"},
-    "launch/store_analysis.py": {"Form"},
-    "launch/value_flow.py": {"Form"},
+    "facts/guards.py": {"Bound"},
+    "facts/positions.py": {"Bound"},
+    "facts/parts.py": {"Form"},
+    "facts/effects.py": {"Form"},
 }
 
 

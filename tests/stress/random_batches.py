@@ -20,12 +20,12 @@ from numbasync.batch.record.nodes import Nodes, broadcast
 from tests.stress.trees import Array, Value, binary, cast, chosen, clamped, exact, reduced, unary
 
 DTYPES = [np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_]
-UNARY = ["neg", "abs", "exp", "log", "sqrt", "tanh", "relu", "sigmoid", "swish", "gelu",
-         "gelu_tanh", "square"]  # fmt: skip
+UNARY = ["neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "relu",
+         "sigmoid", "swish", "gelu", "gelu_tanh", "square"]  # fmt: skip
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "less", "less_equal", "greater",
           "greater_equal", "equal", "not_equal"]  # fmt: skip
 JOINS = ["add", "mul", "maximum", "minimum"]
-REDUCTIONS = ["sum", "mean", "max", "min", "argmax"]
+REDUCTIONS = ["sum", "mean", "max", "min", "argmax", "argmin"]
 Shape = tuple[int, ...]
 Kept = tuple[bool, ...]
 Use = Callable[[Array], na.Tensor]

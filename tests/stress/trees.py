@@ -21,7 +21,8 @@ Array = np.ndarray[Any, Any]
 # Units in the last place by which a function of two libraries may differ. CUDA's tables bound
 # those of float32 at 2 (exp), 1 (log), 2 (tanh), 9 (pow) and of float64 at 1, 1, 2 and 2; NumPy's
 # own are within 4.
-ULPS = {"exp": 6, "log": 6, "tanh": 6, "sigmoid": 10, "swish": 10, "gelu": 16, "gelu_tanh": 16,
+ULPS = {"exp": 6, "expm1": 6, "log": 6, "log1p": 6, "sin": 6, "cos": 6, "tanh": 6,
+        "sigmoid": 10, "swish": 10, "gelu": 16, "gelu_tanh": 16,
         "pow": 14}  # fmt: skip
 
 
@@ -117,7 +118,10 @@ def unary(b: na.CommandBatch, name: str, x: Value) -> Value:
         r = wide(array)
         slope = {
             "exp": np.abs(r) * np.expm1(np.minimum(e, 700.0)),
+            "expm1": np.abs(r + 1) * np.expm1(np.minimum(e, 700.0)),
             "log": np.where(e < np.abs(a), -np.log1p(-e / np.abs(a)), np.inf),
+            "log1p": np.where(e < np.abs(a + 1), -np.log1p(-e / np.abs(a + 1)), np.inf),
+            "sin": e, "cos": e,
             "sqrt": np.where(e < a, e / np.sqrt(np.maximum(a - e, 0)), np.inf),
             "tanh": e, "sigmoid": e, "swish": 2 * e, "gelu": 2 * e, "gelu_tanh": 2 * e,
         }[name]  # fmt: skip
@@ -188,12 +192,16 @@ def cast(b: na.CommandBatch, x: Value, dtype: Any) -> Value:
 
 
 def reduced(b: na.CommandBatch, name: str, x: Value, axis: int | None, keepdims: bool) -> Value:
-    """A reduction, whose own bound is the one that its docstring states. `argmax` keeps no axes."""
+    """A reduction, whose own bound is the one that its docstring states. `argmax` and `argmin` keep
+    no axes.
+    """
     from numbasync.batch.record import element_ops
 
-    if name == "argmax":
-        place = np.asarray(np.argmax(x.array, axis=axis))
-        return _finished(b.argmax(x.id, axis), place, (x.bound > 0).any(axis=axis).astype(float))
+    if name in ("argmax", "argmin"):
+        place = np.asarray(getattr(np, name)(x.array, axis=axis))
+        return _finished(
+            getattr(b, name)(x.id, axis), place, (x.bound > 0).any(axis=axis).astype(float)
+        )
     id = getattr(b, name)(x.id, axis, keepdims)
     kind = element_ops.accumulator(name, x.array.dtype)
     unsure = np.isinf(x.bound).any(axis=axis, keepdims=keepdims)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.backend import formulas
 from numbasync.errors import DTypeError, ShapeError
 from tests.common import host
@@ -23,7 +23,7 @@ DTYPES = [
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    return layout.bfloat16() if name == "bfloat16" else np.dtype(name)
+    return dtypes.of_name("bfloat16") if name == "bfloat16" else np.dtype(name)
 
 
 def digest(op: na.DeviceOp[na.Tensor]) -> str:
@@ -44,7 +44,7 @@ def test_sequences_have_numpys_bits(device: na.Device, name: str) -> None:
     for n in (0, 1, SMALL, LARGE):
         steps = np.arange(n)
         for first, step in ((0, 1), (5, 3), (-3, 2)):
-            kind = np.float64 if layout.is_float(dtype) else np.int64
+            kind = np.float64 if dtypes.is_float(dtype) else np.int64
             want = converted(first + step * steps.astype(kind), dtype)
             got = host(na.arange(first, first + n * step, step, dtype))
             assert got.dtype == dtype and got.tobytes() == want.tobytes(), (n, first, step)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from numbasync import layout
+from numbasync import dtypes, layout
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.layout import Layout
 
@@ -104,7 +104,7 @@ def test_reinterpret_scales_the_last_axis() -> None:
 @pytest.mark.parametrize("dtype", [object, "U4", ">M8[s]", ">f4", np.dtype([("a", "f4")]), "nope"])
 def test_dtypes_that_memory_cannot_hold_are_refused(dtype: object) -> None:
     with pytest.raises(DTypeError):
-        layout.check_dtype(dtype)
+        dtypes.check_dtype(dtype)
 
 
 @pytest.mark.parametrize("shape", [-1, (2, -3), 1.5, ("a",), None])

@@ -10,7 +10,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.errors import DTypeError
 from numbasync.testing import counters
 from tests.common import host
@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "times": ([("when", "M8[s]", (2,))], r"field 'when' of .*\n.*a field of it for each"),
     "order": ([("n", "i4"), ("x", ">f4")], r"field 'x' of >f4.*native byte order"),
     "long": ([("x", "g")], "field 'x' of float128.*at most 64 bits"),
-    "short": ([("x", layout.bfloat16())], r"field 'x' of bfloat16.*\n.*np\.uint16"),
+    "short": ([("x", dtypes.of_name("bfloat16"))], r"field 'x' of bfloat16.*\n.*np\.uint16"),
 }
 
 

@@ -205,7 +205,7 @@ def test_a_loop_that_is_closed_half_way(device: na.Device, monkeypatch: pytest.M
 async def test_who_blocks_the_thread_does_not_wait_for_a_held_stream(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_ring, "PATIENCE", 1e9)
+    monkeypatch.setattr(staging_ring, "WAIT_S", 1e9)
     array = numbers(device.ring.nbytes + 5 * CHUNK)
     gate.close()
     task = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))

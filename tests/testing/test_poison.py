@@ -1,90 +1,11 @@
-"""Which outputs a kernel only stores to, and what is put there: what no result has."""
+"""What is put into outputs before a kernel stores to them: what no result has."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numba import cuda
 
-from numbasync.testing.check.poison import only_stored_to, poisoned, told_apart
-
-
-@cuda.jit(device=True)
-def put(array: Any, i: Any, value: Any) -> None:
-    array[i] = value
-
-
-@cuda.jit(device=True)
-def put_if_zero(array: Any, i: Any, value: Any) -> None:
-    if array[i] == 0:
-        array[i] = value
-
-
-def elements(out, also, x):
-    out[x.shape[0] - 1] = x[also.shape[0]] + len(out)
-
-
-def through_others(out, by_name, read, x):
-    put(out, 0, x[0])
-    put(i=1, array=by_name, value=x[0])
-    put_if_zero(read, 0, x[0])
-
-
-def rows_and_fields(out, records, columns, x):
-    row = out[1]
-    row[2] = x[0]
-    records[0].a = x[0]
-    records[0]["b"] = x[0]
-    columns[:, 1] = x[0]
-    again = columns
-    again[0, 0] = x[0]
-
-
-def reads(added, row, field, value, swapped, atomic, given, x):
-    added[0] += 1
-    part = row[0]
-    part[0] = 1
-    part[1] += 1
-    field[0].a = field[0].b
-    value[0] = 1
-    x[0] = value[1]
-    swapped[0], swapped[1] = swapped[1], swapped[0]
-    cuda.atomic.add(atomic, 0, 1)
-    given[0] = x
-    other = given if x[0] else atomic
-    other[0] = 1
-    x[1] = other[0]
-
-
-def again_and_again(out, n):
-    out[n] = 1
-    if n > 0:
-        recursing(out, n - 1)
-
-
-recursing: Any = cuda.jit(device=True)(again_and_again)
-
-
-@pytest.mark.parametrize(
-    ("function", "found"),
-    [
-        (elements, {"out"}),
-        (through_others, {"out", "by_name"}),
-        (rows_and_fields, {"out", "records", "columns"}),
-        (reads, set()),
-        (again_and_again, set()),
-    ],
-)
-def test_outputs_that_are_never_read(function: Any, found: set[str]) -> None:
-    assert only_stored_to(function) == found
-
-
-def test_a_function_without_a_source() -> None:
-    names: dict[str, Any] = {}
-    exec("def f(out, x):\n    out[0] = x[0]\n", names)
-    assert only_stored_to(names["f"]) == {"out"}
+from numbasync.testing.check.poison import poisoned, told_apart
 
 
 @pytest.mark.parametrize("dtype", ["f2", "c8", "i1", "u8", "?", "i4, f4"])

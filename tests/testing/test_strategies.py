@@ -15,8 +15,8 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import CallerError
+from numbasync.facts.arrays import axes_of
 from numbasync.testing import KernelMismatch, check_kernel, strategies
-from numbasync.testing.check.source_hints import usage_of
 from numbasync.testing.strategies import kernel_args, launch_configs, tiles_for
 from tests.common import saxpy, saxpy2d, visit_tile
 
@@ -175,7 +175,7 @@ def hands_on(z, x, y):
 
 
 def test_what_device_functions_index_is_an_array() -> None:
-    assert usage_of(hands_on.py_func).axes == {"z": 1, "x": 2, "y": 2}
+    assert axes_of(hands_on.py_func) == {"z": 1, "x": 2, "y": 2}
 
 
 def test_what_fails_becomes_small(device: na.Device) -> None:

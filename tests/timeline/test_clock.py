@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from numbasync.device.device import Device
-from numbasync.timeline.clock import EVENT_NS, FRESH_NS, GOOD_NS, PATIENCE_NS, Clock
+from numbasync.timeline.clock import EVENT_NS, FRESH_NS, GOOD_NS, LONGEST_NS, Clock
 
 STEP = 1_000  # what a look at either clock takes
 
@@ -86,15 +86,15 @@ def test_times_are_the_host_s_within_the_error(events: Events, clock: Clock) -> 
 
 def test_an_event_that_comes_late_is_looked_at_again(events: Events, clock: Clock) -> None:
     """As on a device that other programs use: it is theirs for longer than anybody waits."""
-    events.late = 3 * PATIENCE_NS
+    events.late = 3 * LONGEST_NS
     assert not clock.compare()
     work = passed(events, clock)
     assert clock.compare()  # the event of the first time is passed by now
     time = clock.time_ns(work)
     assert time is not None and abs(time - work.at) <= clock.error_ns
     wide = clock.error_ns
-    assert wide > PATIENCE_NS / 2
-    events.late, events.ns = STEP, events.ns + 3 * PATIENCE_NS
+    assert wide > LONGEST_NS / 2
+    events.late, events.ns = STEP, events.ns + 3 * LONGEST_NS
     clock.compare()
     check(events, clock)
     assert clock.error_ns == wide  # of times that were given
@@ -105,25 +105,25 @@ def test_work_narrows_the_bounds(events: Events, clock: Clock) -> None:
     """It is passed after its submission, and before its await ends, also where the clocks could
     only be compared badly.
     """
-    events.late = 3 * PATIENCE_NS
-    assert clock.compare(10 * PATIENCE_NS)
+    events.late = 3 * LONGEST_NS
+    assert clock.compare(10 * LONGEST_NS)
     events.late = 3 * STEP
     submitted = events.now()
     work = passed(events, clock)
     seen = events.now()
     time = clock.time_ns(work)
-    assert time is not None and abs(time - work.at) > PATIENCE_NS  # within the bounds
+    assert time is not None and abs(time - work.at) > LONGEST_NS  # within the bounds
     assert clock.bound(work, submitted, seen)
     time = clock.time_ns(work)
     assert time is not None and submitted <= time <= seen
-    assert not clock.bound(work, seen + PATIENCE_NS, seen + 2 * PATIENCE_NS)
+    assert not clock.bound(work, seen + LONGEST_NS, seen + 2 * LONGEST_NS)
     assert clock.time_ns(work) == time
 
 
 def test_who_reads_a_closed_trace_waits_for_the_first(events: Events, clock: Clock) -> None:
-    events.late = 3 * PATIENCE_NS
-    assert not clock.compare(PATIENCE_NS)
-    assert clock.compare(10 * PATIENCE_NS)
+    events.late = 3 * LONGEST_NS
+    assert not clock.compare(LONGEST_NS)
+    assert clock.compare(10 * LONGEST_NS)
     check(events, clock)
 
 

@@ -22,7 +22,7 @@ from numbasync import native, testing
 from numbasync.device import tracing
 from numbasync.device.journal import Row
 from numbasync.errors import CallerError, DeviceLostError, KernelError, StateError
-from numbasync.ops.run import awaited
+from numbasync.ops.run import await_op
 from numbasync.timeline import recorder, sampler
 from numbasync.timeline.clock import Clock
 from numbasync.timeline.recorder import TraceRecorder
@@ -216,7 +216,7 @@ def test_a_graph_launch_lists_its_kernels(device: na.Device, core: bool) -> None
     graph = na.zip(*(add_one(z) for _ in range(3)), add_one(z)).graph_on(stream)
     with na.trace() as t:
         graph.launch().sync_on(stream)
-        na.run(awaited(graph.launch()))
+        na.run(await_op(graph.launch()))
     assert [op.kernels for op in t.operations] == [("add_one",) * 4] * 2
     slices = [s for track in tracks(t.operations, [], [], 1.0) for s in track.slices]
     assert {s.details["kernels"] for s in slices} == {"add_one x 4"}

@@ -12,8 +12,9 @@ import pytest
 
 import numbasync as na
 from numbasync.errors import InternalError
-from numbasync.tools import cli, demo, demo_pictures
+from numbasync.tools import cli, demo, demo_pictures, demo_scenes
 from tests import waiting
+from tests.common import full
 from tests.tools.test_cli import one_line
 
 pytest.importorskip("PIL", reason="needs the extra demo")
@@ -49,6 +50,26 @@ def test_demo_of_a_users_picture(
     assert pixels.shape == (strip + 37, 3 * 50, 3)
     assert [pixels[:strip, x : x + 50].max() > 128 for x in (0, 50, 100)] == [True] * 3, "titles"
     assert np.array_equal(pixels[strip:, :50], demo_pictures.read_picture(picture).pixels)
+
+
+@pytest.mark.parametrize("scene", ["life", *map(full, ("heat", "wave", "bodies"))])
+def test_scenes(
+    device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scene: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from PIL import Image
+
+    make, _ = demo_scenes.SCENES[scene]
+    monkeypatch.setitem(demo_scenes.SCENES, scene, (make, 3))
+    argv = ["demo", "--scene", scene, "--device", device.kind, "--out", str(tmp_path)]
+    assert cli.main(argv) == 0
+    assert "12 steps on" in capsys.readouterr().out
+    with Image.open(tmp_path / f"{scene}.png") as image:
+        pixels = np.asarray(image)
+    assert pixels.shape == (2 * demo_pictures.TITLE + 256, 4 * 256, 3)
+    frames = np.split(pixels[2 * demo_pictures.TITLE :], 4, axis=1)
+    assert (frames[0] != frames[3]).any() and frames[3].any()
+    assert "leave them out" in one_line(["demo", "a.png", "--scene", scene], capsys)
 
 
 @pytest.mark.parametrize("width", [1, 8, 60, 500])

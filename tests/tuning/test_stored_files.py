@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,28 @@ def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _places(inner, (*at, key))
+
+
+def test_what_no_process_has_used_is_removed(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"{'0' * 20}-{'f' * 20}"
+    old, used = stored.with_name(f"saxpy-{name}.json"), stored.with_name(f"dot-{name}.json")
+    noted: list[Path] = []
+    then = time.time() - cache_folder.RETENTION - 60
+    stored.with_name(cache_folder.STAMP).unlink(missing_ok=True)
+    for path in (old, used):
+        path.write_bytes(stored.read_bytes())
+        os.utime(path, (then, then))
+    with monkeypatch.context() as patch:  # file systems may note a use by themselves
+        patch.setattr(cache_folder, "use", noted.append)
+        assert _table(used).best() == 1
+    assert noted == [used]
+    cache_folder.use(used)
+    os.utime(stored, (then, then))
+    table = _table(stored.with_name("new.json"))
+    table.save()
+    assert used.exists() and not old.exists() and stored.exists(), "other names stay"
+    table.save()
+    assert stored.with_name(cache_folder.STAMP).exists()
 
 
 VALUES: tuple[Any, ...] = (

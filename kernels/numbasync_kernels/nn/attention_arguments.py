@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.fits import FLOATS
 from numbasync_kernels.nn.operands import check_are_tensors
 
-DTYPES = ("float16", "bfloat16", "float32")
-MASKS = ("bool", "float16", "bfloat16", "float32")
+DTYPES = FLOATS
+MASKS = ("bool", *FLOATS)
 WIDTHS = (32, 64, 128)
 NAME = "dot_product_attention"
 

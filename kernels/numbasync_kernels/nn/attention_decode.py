@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
-from numbasync_kernels.fits import name_of
+from numbasync_kernels.fits import FLOATS, name_of
 from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores, warps_of_block
 from numbasync_kernels.nn.attention_decode_shares import MERGERS, TILE, PartsKernel, merge
 from numbasync_kernels.nn.attention_decode_warps import WARPS, decode_by_warps
 from numbasync_kernels.nn.operands import check_are_tensors
 
-DTYPES = ("float16", "bfloat16", "float32")
+DTYPES = FLOATS
 WIDTHS = (32, 64, 128, 256)
 DEVICES = ("warps", "warpgroups")  # kinds of tensor cores
 RESIDENT_WARPS = 12  # of a multiprocessor, without tensor cores

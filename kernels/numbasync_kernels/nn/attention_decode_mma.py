@@ -16,6 +16,7 @@ from numba import cuda, float32, int32
 
 import numbasync as na
 from numbasync import tensor_cores as tc
+from numbasync_kernels.fits import dtype_of
 from numbasync_kernels.nn.attention_decode_shares import (
     LOWEST,
     TILE,
@@ -28,7 +29,6 @@ from numbasync_kernels.nn.attention_decode_shares import (
     share_of,
     tiles_of,
 )
-from numbasync_kernels.nn.matmul_warpgroups import dtype_of
 from numbasync_kernels.nn.warp import EVERYONE, WARP
 
 ROWS = 16  # of a matrix of queries

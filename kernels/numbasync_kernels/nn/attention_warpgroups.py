@@ -18,6 +18,7 @@ from numba import cuda, float32, int32
 
 import numbasync as na
 from numbasync import tensor_cores as tc
+from numbasync_kernels.fits import dtype_of
 from numbasync_kernels.nn.attention_tiles import (
     KEYS,
     begin_in_out,
@@ -32,7 +33,7 @@ from numbasync_kernels.nn.attention_tiles import (
     visible,
     with_queries,
 )
-from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, dtype_of
+from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES
 
 STAGES = 2
 SLOTS = 2  # for queries

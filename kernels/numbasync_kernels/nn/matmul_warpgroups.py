@@ -11,11 +11,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import cuda
 
 import numbasync as na
 from numbasync import tensor_cores as tc
+from numbasync_kernels.fits import dtype_of
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of
 
@@ -228,12 +228,3 @@ def matmul_warpgroups(
         matmul_by_warpgroups, columns, (ROWS, depth), (1, *box_b) if own_b else box_b,
         (16, width) if stored else None, swizzle,
     )  # fmt: skip
-
-
-def dtype_of(name: str) -> Any:
-    """The dtype of a name, "bfloat16" included."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return ml_dtypes.bfloat16
-    return np.dtype(name)

@@ -16,8 +16,9 @@ from numba import cuda, float32, int32
 
 import numbasync as na
 from numbasync import tensor_cores as tc
+from numbasync_kernels.fits import dtype_of
 from numbasync_kernels.nn.finish import finished
-from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, dtype_of
+from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES
 from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of
 
 WIDE = 64  # columns of the result of a warp, and of a tile in shared memory whose rows are of k

@@ -14,8 +14,7 @@ import numpy as np
 from numba.core import types as _types
 from numba.np.numpy_support import as_dtype
 
-from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16
+from numbasync import dtypes
 from numbasync.backend.declared_signatures import declared, resolved, type_of
 from numbasync.errors import DTypeError, KernelCompileError
 
@@ -59,8 +58,8 @@ def _conversion(name: str, declared_type: Any) -> Conversion | None:
         return _of_integer(name, declared_type)
     if isinstance(declared_type, types.Boolean):
         return bool
-    if declared_type == bfloat16:
-        return cast("Conversion", layout.bfloat16().type)
+    if declared_type in dtypes.extension_types().values():
+        return cast("Conversion", dtypes.numpy_dtype(declared_type).type)
     if isinstance(declared_type, types.Float | types.Complex):
         return _of_float(as_dtype(declared_type).type)
     return None

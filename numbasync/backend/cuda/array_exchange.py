@@ -8,12 +8,12 @@ is asked which one its current stream is.
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from numbasync import dtypes
 from numbasync.backend import array_attributes, array_protocols
 from numbasync.backend.array_attributes import LEGACY, ArrayView, default_stream_of_numba
 from numbasync.backend.array_protocols import Exported
@@ -21,9 +21,9 @@ from numbasync.backend.array_readers import Reader, know_borrowers, reader_of
 from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda.driver import cu, enter
 from numbasync.backend.cuda.memory import CudaMemory
+from numbasync.backend.cuda.pointers import ordinal_at
 from numbasync.backend.cuda.waits import is_captured, put_behind, record, wait
 from numbasync.errors import OperationError
-from numbasync.layout import is_bfloat16
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.arrays import CudaArray
@@ -189,27 +189,15 @@ def _by_interface(device: Gpu, obj: Any) -> CudaForeign | None:
     return CudaForeign(device, obj, export, mark, False)
 
 
-@cache
-def _get_attribute() -> Callable[..., int]:
-    """The driver's own `cuPointerGetAttribute(result, attribute, address)`. The binding in
-    cuda.bindings 13.3 reports GPU 0 for every address.
-    """
-    function = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
-    function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
-    function.restype = ctypes.c_int
-    return function
-
-
 def _ordinal_of(device: Gpu, obj: object, address: int) -> int:
     enter(device)  # the driver does not answer without a context
-    attribute = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    ordinal = ctypes.c_int(-1)
-    if _get_attribute()(ctypes.byref(ordinal), int(attribute), address):
+    ordinal = ordinal_at(address)
+    if ordinal is None:
         raise OperationError(
             f"__cuda_array_interface__ of {array_protocols.name_of(obj)} says {address:#x}, which "
             "is no address that the driver knows."
         )
-    return ordinal.value
+    return ordinal
 
 
 # --- exports ---------------------------------------------------------------------------
@@ -238,10 +226,12 @@ class CudaExport:
     def interface(
         self, after: Sequence[CudaStream], source: CudaForeign | Borrowed | None
     ) -> dict[str, Any]:
-        if is_bfloat16(self._array.dtype):  # a library that also reads DLPack then does that
+        dtype = self._array.dtype
+        if dtypes.is_extension(dtype):  # a library that also reads DLPack then does that
             raise AttributeError(
-                "a tensor of bfloat16 has no __cuda_array_interface__, which has no name for it.\n"
-                "Lend it by DLPack, torch.from_dlpack(t); or its bits, t.reinterpret(np.uint16)."
+                f"a tensor of {dtype} has no __cuda_array_interface__, which has no "
+                "name for it.\nLend it by DLPack, torch.from_dlpack(t); or its bits, "
+                f"t.reinterpret(np.{dtypes.bits_of(dtype)})."
             )
         self._memory.lent = True
         know_borrowers()
@@ -306,7 +296,7 @@ class CudaExport:
         if stream != -1:
             self._put_behind(LEGACY if stream is None else int(stream), after, source)
         made = self._view(source).__dlpack__(max_version=max_version)
-        return array_protocols.of_bfloat16(made) if is_bfloat16(self._array.dtype) else made
+        return array_protocols.retype(made, self._array.dtype)
 
 
 def _readonly(source: CudaForeign | Borrowed | None) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numbasync.backend.cuda.driver import cu
 from numbasync.backend.pitched_rows import NARROWEST, NO_ROWS, Rows, rows
 from numbasync.backend.protocols import ArrayKey
-from numbasync.layout import dtype_key, is_bfloat16
+from numbasync.dtypes import bits_of, dtype_key
 from numbasync.native import known
 
 
@@ -77,14 +77,21 @@ class CudaArray:
         return self._rows
 
     def cuda_array_interface(self, stream: int | None, readonly: bool = False) -> dict[str, Any]:
-        """Version 3; of bfloat16, which it cannot name, the bits. A reader must be ordered behind
-        the work of `stream`.
+        """Version 3; of a dtype that it cannot name, the bits. A reader must be ordered behind the
+        work of `stream`.
         """
-        typestr = "<u2" if is_bfloat16(self.dtype) else self.dtype.str
         return {
-            "version": 3, "shape": self.shape, "strides": self.strides, "typestr": typestr,
-            "data": (self.address if self.nbytes else 0, readonly), "stream": stream,
+            "version": 3, "shape": self.shape, "strides": self.strides,
+            "typestr": bits_of(self.dtype).str, "stream": stream,
+            "data": (self.address if self.nbytes else 0, readonly),
         }  # fmt: skip
+
+
+class OrderedView:
+    """An array as Numba and other libraries accept it, where the caller orders their work."""
+
+    def __init__(self, array: CudaArray) -> None:
+        self.__cuda_array_interface__ = array.cuda_array_interface(None)
 
 
 class HostArray(CudaArray):

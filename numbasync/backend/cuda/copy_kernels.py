@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 from numbasync.backend.protocols import ArrayKey
-from numbasync.layout import is_bfloat16
+from numbasync.dtypes import is_extension
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu
@@ -74,7 +74,7 @@ def _source(dst: ArrayKey, src: ArrayKey) -> Any:
     dst_dtype, src_dtype = np.dtype(dst.dtype), np.dtype(src.dtype)
     if src_dtype.kind == "c" and dst_dtype.kind not in "cb":
         value = f"{value}.real"
-    if is_bfloat16(dst_dtype) != is_bfloat16(src_dtype):  # between the two, as ml_dtypes converts
+    if is_extension(dst_dtype) != is_extension(src_dtype):  # between the two, as ml_dtypes converts
         value = f"float32({value})"
     if dst_dtype.kind == "b":
         value = f"{value} != 0"

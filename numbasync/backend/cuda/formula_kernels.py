@@ -25,7 +25,7 @@ from numbasync.backend.formulas import (
 )
 from numbasync.backend.protocols import ArrayKey
 from numbasync.backend.quantiles import FAR, MIDDLE, quantiles
-from numbasync.layout import is_bfloat16
+from numbasync.dtypes import is_extension
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.arrays import CudaArray
@@ -51,7 +51,7 @@ def _whole(value: Any) -> Any:
 
 
 def _rounded(value: Any) -> Any:
-    return float32(value)  # to bfloat16 by way of float32, as ml_dtypes converts
+    return float32(value)  # to `dtypes.EXTENSIONS` by way of float32, as ml_dtypes converts
 
 
 def integers(convert: Any) -> Any:
@@ -229,7 +229,7 @@ def kernel_of(call: Call, dtype: np.dtype[Any]) -> Any:
     convert = _same
     if dtype.kind == "b":
         convert = _truth
-    elif is_bfloat16(dtype):
+    elif is_extension(dtype):
         convert = _rounded
     elif call.kernel is floats and is_narrow(dtype):
         convert = _whole

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba.cuda import types
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.arguments import shown
-from numbasync.backend.bfloat16_type import bfloat16, refuse_in_tuples, register
+from numbasync.backend.bfloat16_type import register
 from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.cuda.arrays import CudaArray, array_format
+from numbasync.backend.cuda.arrays import CudaArray, OrderedView, array_format
 from numbasync.backend.cuda.checked_cache import check_cache
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.module_cleanup import leave_modules_to_the_driver
 from numbasync.backend.cuda.resources import assembly_of, use_of
 from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
-from numbasync.backend.declared_signatures import resolved, type_of
+from numbasync.backend.declared_signatures import refuse_in_tuples, resolved, type_of
 from numbasync.backend.executables import Language, Resources
 from numbasync.backend.protocols import Dim3, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
@@ -37,22 +37,15 @@ from numbasync.errors import DTypeError, KernelError, NumbasyncError
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled
 
+_EXTENSIONS = {numba_type: name for name, numba_type in dtypes.extension_types().items()}
 _PACK = {
-    types.boolean: "?", types.int8: "b", types.uint8: "B", types.int16: "h", types.uint16: "H",
-    types.int32: "i", types.uint32: "I", types.int64: "q", types.uint64: "Q",
-    types.float16: "e", types.float32: "f", types.float64: "d",
-    types.complex64: "ff", types.complex128: "dd", bfloat16: "H",
-}  # fmt: skip
+    dtypes.numba_type(np.dtype(name)): row.packed
+    for name, row in dtypes.TABLE.items()
+    if name not in dtypes.EXTENSIONS
+} | {numba_type: dtypes.TABLE[name].packed for numba_type, name in _EXTENSIONS.items()}
 _SCALARS: dict[type, Any] = {
     float: types.float64, bool: types.boolean, complex: types.complex128, type(None): types.none,
 }  # fmt: skip
-
-
-class _ForNumba:
-    """An array as Numba's own launch accepts it."""
-
-    def __init__(self, array: CudaArray) -> None:
-        self.__cuda_array_interface__ = array.cuda_array_interface(None)
 
 
 class _Unused:
@@ -67,7 +60,7 @@ def _for_numba(argument: Any) -> Any:
     if isinstance(argument, tuple) and any(isinstance(a, CudaArray | tuple) for a in argument):
         members = tuple(map(_for_numba, argument))
         return type(argument)(*members) if hasattr(argument, "_fields") else members
-    return _ForNumba(argument) if isinstance(argument, CudaArray) else argument
+    return OrderedView(argument) if isinstance(argument, CudaArray) else argument
 
 
 def scalar_type(value: object) -> Any:
@@ -127,9 +120,10 @@ def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
     return hits
 
 
-def _bits(value: Any) -> int:
-    """The bits of a number as a bfloat16, which `struct` cannot pack."""
-    return int(np.asarray(value, layout.bfloat16()).view(np.uint16))
+def _bits(value: Any, name: str) -> int:
+    """The bits of a number as one of a type that `struct` cannot pack."""
+    dtype = dtypes.of_name(name)
+    return int(np.asarray(value, dtype).view(dtypes.bits_of(dtype)))
 
 
 def _plain(numba_type: Any) -> Any:
@@ -159,7 +153,7 @@ def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
             if "linking files" not in str(error):
                 raise
             # Numba does not keep a kernel on disk that is linked with functions of other sources,
-            # as those of bfloat16 are. The next process compiles it again.
+            # as those of `dtypes.EXTENSIONS` are. The next process compiles it again.
             return type(dispatcher)(dispatcher.py_func, dispatcher.targetoptions).compile(actual)
     return dispatcher.overloads[resolved(dispatcher, actual)]
 
@@ -205,9 +199,10 @@ class CudaExecutable:
         self.packed = not self.why_not
         if self.why_not and _Unused not in compiled.extensions:
             compiled.extensions = [_Unused, *compiled.extensions]
-        if self.why_not and bfloat16 in compiled.argument_types:
+        unknown = [_EXTENSIONS[t] for t in compiled.argument_types if t in _EXTENSIONS]
+        if self.why_not and unknown:
             raise DTypeError(
-                f"kernel {name}: {self.why_not}, which cannot pass a number of bfloat16.\n"
+                f"kernel {name}: {self.why_not}, which cannot pass a number of {unknown[0]}.\n"
                 "Pass np.float32(x), or an array of one element."
             )
         self._buffers: list[tuple[bytearray, Any, int]] = []
@@ -286,8 +281,8 @@ class CudaExecutable:
             codes.append(code)
             if array:
                 fields.append(f"*a[{i}].fields")
-            elif numba_type == bfloat16:
-                fields.append(f"bits(a[{i}])")
+            elif numba_type in _EXTENSIONS:
+                fields.append(f"bits(a[{i}], {_EXTENSIONS[numba_type]!r})")
             elif isinstance(numba_type, types.Complex):
                 fields.append(f"a[{i}].real, a[{i}].imag")
             else:
@@ -313,7 +308,7 @@ class CudaExecutable:
             return None
         codes, parts, offset = ["="], list[tuple[str, int]](), 0
         for numba_type in self.numba.argument_types:
-            if numba_type == bfloat16 or isinstance(numba_type, types.Complex | types.Record):
+            if numba_type in _EXTENSIONS or isinstance(numba_type, types.Complex | types.Record):
                 return None
             array, unused = _is_handle(numba_type), numba_type == types.none
             code = "Q"  # of a pointer, which is not used

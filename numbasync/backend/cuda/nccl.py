@@ -12,6 +12,7 @@ import numpy as np
 
 from numbasync.backend.cuda.driver import enter
 from numbasync.backend.protocols import counters
+from numbasync.dtypes import TABLE
 from numbasync.errors import DriverError, RankLostError
 
 if TYPE_CHECKING:
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu
     from numbasync.backend.cuda.stream import CudaStream
 
-# The numbers of nccl.h.
-DTYPES = {
-    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
-    "float32": 7, "float64": 8, "bfloat16": 9,
-    "bool": 1, "complex64": 7, "complex128": 8,  # as bytes, and as pairs of floats
-}  # fmt: skip
 INVALID_ARGUMENT, REMOTE_ERROR = 4, 6
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 OF_BOOL = {"sum": 2, "prod": 3, "max": 2, "min": 3}  # "or" is the maximum, "and" the minimum
@@ -171,7 +166,8 @@ def _unit(dtype: np.dtype[Any]) -> tuple[int, int]:
 @cache
 def _number(dtype: np.dtype[Any]) -> int | None:
     """NCCL's number of a dtype; None of one that it does not know."""
-    return DTYPES.get(dtype.name)  # NumPy computes the name each time
+    row = TABLE.get(dtype.name)  # NumPy computes the name each time
+    return None if row is None else row.nccl
 
 
 @cache

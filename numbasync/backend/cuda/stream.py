@@ -12,7 +12,7 @@ import numpy as np
 from cuda.core import StreamOptions
 
 from numbasync.backend.cuda import fast_calls, host_callback
-from numbasync.backend.cuda.arrays import CudaArray
+from numbasync.backend.cuda.arrays import CudaArray, OrderedView
 from numbasync.backend.cuda.completion_words import CompletionCounter, Gates
 from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
@@ -91,6 +91,10 @@ class CudaQueue:
         copier = self._device.copiers.compile(dst.key(), src.key())
         blocks = -(-dst.fields[2] // THREADS)
         copier.launch(self._stream, (blocks, 1, 1), (THREADS, 1, 1), 0, (dst, src))
+
+    def call(self, function: Callable[..., None], arrays: Sequence[CudaArray]) -> None:
+        enter(self._device)
+        function(*map(OrderedView, arrays))
 
     def copy_peer(self, dst: CudaArray, src: CudaArray, source: Gpu) -> None:
         enter(self._device)

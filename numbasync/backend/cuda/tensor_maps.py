@@ -15,16 +15,13 @@ import numpy as np
 
 from numbasync.backend.cuda.arrays import CudaArray
 from numbasync.backend.cuda.driver import cu, enter, fail
+from numbasync.dtypes import row_of
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu
 
 NBYTES = 128  # of a descriptor, and its alignment is 64
 CHUNK = 128  # descriptors of one allocation
-_TYPES = {
-    "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32", "int8": "UINT8",
-    "uint8": "UINT8",
-}  # fmt: skip
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 
 
@@ -92,8 +89,9 @@ def _encoded(array: CudaArray, box: tuple[int, ...], swizzle: int) -> np.ndarray
     rank = len(array.shape)
     extents = [cu.cuuint64_t(n) for n in reversed(array.shape)]
     strides = [cu.cuuint64_t(n) for n in reversed(array.strides[:-1])]
+    name = row_of(array.dtype).tensor_map
     result, descriptor = cu.cuTensorMapEncodeTiled(
-        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[array.dtype.name]}"),
+        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{name}"),
         rank,
         array.address,
         extents,

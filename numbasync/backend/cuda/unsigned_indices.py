@@ -1,4 +1,4 @@
-"""Kernels whose indices are unsigned where they cannot be negative; see `nonnegative_indices`.
+"""Kernels whose indices are unsigned where they cannot be negative; see `facts/indices.py`.
 
 Numba leaves out its test of an index only if the index's type is unsigned. The kernel's source is
 compiled with such indices converted, which changes no number; its name and its lines stay.
@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from numbasync.backend.kernel_source import compiled_like, find_source
-from numbasync.backend.nonnegative_indices import mark
+from numbasync.facts.indices import mark
+from numbasync.facts.source import compiled_like, find_definition
 
 _NAME = "__numbasync_unsigned"
 _ATTRIBUTE = "__numbasync_unsigned_indices__"  # of a dispatcher: the converted one, or None
@@ -56,13 +56,10 @@ def with_unsigned_indices(dispatcher: Any) -> Any:
 
 
 def _converted(function: FunctionType) -> FunctionType | None:
-    source = find_source(function)
-    if source is None:
+    found = find_definition(function)
+    if found is None or _has_inner(found[1]) or not mark(*found, function, _NAME):
         return None
-    definition = _definition(source[1], function)
-    if definition is None or not mark(definition, function, _NAME):
-        return None
-    code = compiled_like(source[1], function.__code__)
+    code = compiled_like(found[0], function.__code__)
     if code is None:
         return None
     # Numba reads globals when it compiles a variant: the module's own dictionary, not a copy.
@@ -76,13 +73,7 @@ def _converted(function: FunctionType) -> FunctionType | None:
     return converted
 
 
-def _definition(tree: ast.Module, function: FunctionType) -> ast.FunctionDef | None:
-    """The kernel's definition, if no function or class is defined inside of it."""
+def _has_inner(definition: ast.FunctionDef) -> bool:
+    """Whether a function or a class is defined inside."""
     inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == function.__code__.co_name:
-            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            if first == function.__code__.co_firstlineno:
-                has_inner = any(isinstance(n, inner) for s in node.body for n in ast.walk(s))
-                return None if has_inner else node
-    return None
+    return any(isinstance(n, inner) for s in definition.body for n in ast.walk(s))

@@ -1,5 +1,7 @@
-"""Waits of one stream for another one by their handles: by an event, or by none where none is
-needed.
+"""Waits of one stream for another one by their handles, by an event.
+
+Whether the other stream is idle is not asked before: on an H100 a query takes 1.6 us, and to record
+an event and to wait for it 0.5 to 0.7.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from numbasync.backend.cuda.driver import NOT_READY, cu, enter, fail
+from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.errors import StateError
 
 if TYPE_CHECKING:
@@ -75,11 +77,6 @@ def put_behind(device: Gpu, handle: int, other: int) -> None:
             'Launch on the captured stream itself: declare the kernel @na.launcher(stream="caller")'
             ", and call kernel(...).async_on(). Or work before the capture."
         )
-    (result,) = cu.cuStreamQuery(cu.CUstream(other))
-    if not result:
-        return  # idle: a query costs less than an event
-    if int(result) != NOT_READY:
-        fail(result, "cuStreamQuery")
     event = device.events.take()
     try:
         record(event, other)

@@ -17,7 +17,6 @@ import numpy as np
 
 from numbasync.batch.record.element_ops import (
     BOOL,
-    F16,
     F32,
     F64,
     GELU_FACTOR,
@@ -28,17 +27,27 @@ from numbasync.batch.record.element_ops import (
     is_integer,
     is_small,
 )
+from numbasync.dtypes import EXTENSIONS, SMALL
+
+_ROUNDING = """
+def {}(x):  # rounded to what {} has
+    return np.float32({})
+"""
+
+
+def rounding(name: str) -> str:
+    """The function that rounds to a small float."""
+    return f"as_{name}"
+
+
+def rounded(name: str, value: str) -> str:
+    """A value as an element of a small float; to an extension by way of float32, as ml_dtypes."""
+    return f"{name}(np.float32({value}))" if name in EXTENSIONS else f"np.{name}({value})"
+
 
 # Functions that a kernel's module defines if it uses them, in this order.
 HELPERS = {
-    "half": '''
-def half(x):  # rounded to what float16 has
-    return np.float32(np.float16(x))
-''',
-    "bfloat": '''
-def bfloat(x):  # rounded to what bfloat16 has, as by ml_dtypes
-    return np.float32(bfloat16(np.float32(x)))
-''',
+    **{rounding(n): _ROUNDING.format(rounding(n), n, rounded(n, "x")) for n in SMALL},
     "larger": '''
 def larger(a, b):  # NaN, if one of them is
     return a if a >= b or a != a else b
@@ -69,13 +78,23 @@ def beats(v, i, w, k):  # NaN before numbers, then the larger one, then the firs
         return False
     return v > w or (v == w and i < k)
 ''',
+    "undercuts": '''
+def undercuts(v, i, w, k):  # NaN before numbers, then the smaller one, then the first
+    if v != v:
+        return w == w or i < k
+    if w != w:
+        return False
+    return v < w or (v == w and i < k)
+''',
 }  # fmt: skip
 
 _INFIX = {
     "add": "+", "sub": "-", "div": "/", "equal": "==", "not_equal": "!=", "less": "<",
     "less_equal": "<=", "greater": ">", "greater_equal": ">=",
 }  # fmt: skip
-_MATH = {"exp": "math.exp", "log": "math.log", "sqrt": "math.sqrt", "tanh": "math.tanh"}
+_MATH = {
+    name: f"math.{name}" for name in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh")
+}
 
 
 def identifier(name: str) -> str:
@@ -92,7 +111,7 @@ def stored(dtype: DType, value: str) -> str:
     """A value in its register as an element."""
     if not is_small(dtype):
         return value
-    return f"{'np.float16' if dtype == F16 else 'bfloat16'}({value})"
+    return f"{dtype.name}({value})" if dtype.name in EXTENSIONS else f"np.{dtype.name}({value})"
 
 
 def typed(dtype: DType, value: str) -> str:
@@ -151,7 +170,7 @@ class Formulas:
         return typed(ty, x) if ty == I32 else x
 
     def _narrowed(self, ty: DType, x: str) -> str:
-        return f"{self.use('half' if ty == F16 else 'bfloat')}({x})"
+        return f"{self.use(rounding(ty.name))}({x})"
 
     def of(self, op: str, loops: Sequence[DType], dtype: DType, args: Sequence[str]) -> str:
         """The expression of an operation.

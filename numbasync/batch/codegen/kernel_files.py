@@ -2,7 +2,7 @@
 it.
 
 The source is kept as a file, so that tracebacks show it and Numba's disk cache (`cache=True`) has a
-file to belong to: the next process compiles nothing. See `kernel_cache`. The code that runs is the
+file to belong to: the next process compiles nothing. See `cache_folder`. The code that runs is the
 source in memory, not the file. Kernels with functions of the program are not kept on disk: their
 sources do not contain the code of these functions.
 """
@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -23,9 +24,8 @@ from types import ModuleType
 from typing import Any
 
 from numbasync import cache_folder
-from numbasync.backend.protocols import SOURCE_ATTR
-from numbasync.batch.codegen import kernel_cache
 from numbasync.batch.codegen.writer import KernelText
+from numbasync.facts.source import SOURCE_ATTR
 from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
 
@@ -36,6 +36,8 @@ except ImportError:  # Windows
 
 KEPT = "Kernels of batches are"
 PREFIX, LOCK = "numbasync-batch-", "lock"  # of private folders
+
+_WRITTEN = re.compile(r"batch_\w*_[0-9a-f]{20}\.py")  # other files are not generated here
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -122,12 +124,12 @@ def _put(where: Path, name: str, data: bytes, above: bool) -> Path:
     with cache_folder.opened(where, make=True, above=above) as kept:
         with contextlib.suppress(OSError):
             if kept.read(name) == data:
-                kernel_cache.use(path)
+                cache_folder.use(path)
                 return path
         # Numba would make this one with the umask's modes.
         with cache_folder.opened(where / "__pycache__", make=True, above=above):
             kept.write(name, data)
-    kernel_cache.tidy(where)
+    cache_folder.tidy(where, _WRITTEN)
     return path
 
 

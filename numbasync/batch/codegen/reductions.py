@@ -1,8 +1,8 @@
 """The common part of kernels with reductions: how threads combine their parts, and its source.
 
-A reduction is held in one or two variables: the value, and for `argmax` also its index. The threads
-of a warp exchange them by shuffles, the warps of a block through shared memory, in an order that
-does not depend on the timing of threads: the same input gives the same bits.
+A reduction is held in one or two variables: the value, and for `argmax` and `argmin` also its
+index. The threads of a warp exchange them by shuffles, the warps of a block through shared memory,
+in an order that does not depend on the timing of threads: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numbasync.batch.codegen.writer import FEW_THREADS, Emitter, indented
 from numbasync.batch.fusion.tuning import WARP as WARP
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.element_ops import BOOL, I64, DType
-from numbasync.batch.record.nodes import Nodes
+from numbasync.batch.record.nodes import PLACES, Nodes
 
 
 class Reduction(NamedTuple):
@@ -39,7 +39,7 @@ class Reduction(NamedTuple):
     def dtypes(self) -> tuple[DType, ...]:
         """The types of the variables."""
         value_dtype = carried(self.ty)
-        return (value_dtype, I64) if self.op == "argmax" else (value_dtype,)
+        return (value_dtype, I64) if self.op in PLACES else (value_dtype,)
 
 
 def reductions(nodes: Nodes, numbers: list[int]) -> dict[int, Reduction]:
@@ -48,15 +48,15 @@ def reductions(nodes: Nodes, numbers: list[int]) -> dict[int, Reduction]:
     for k, n in enumerate(numbers):
         node = nodes[n]
         accumulator = element_ops.accumulator(node.op, nodes[node.inputs[0]].dtype)
-        names = (f"s{k}", f"at{k}") if node.op == "argmax" else (f"s{k}",)
+        names = (f"s{k}", f"at{k}") if node.op in PLACES else (f"s{k}",)
         by_node[n] = Reduction(n, node.op, accumulator, names)
     return by_node
 
 
 def begin(r: Reduction) -> list[str]:
     """Statements that initialise a reduction."""
-    if r.op == "argmax":
-        return [f"{r.names[0]} = {identity('max', r.ty)}", f"{r.names[1]} = np.int64({2**62})"]
+    if r.op in PLACES:
+        return [f"{r.names[0]} = {identity(r.op[3:], r.ty)}", f"{r.names[1]} = np.int64({2**62})"]
     return [f"{r.names[0]} = {identity(r.op, r.ty)}"]
 
 
@@ -66,9 +66,9 @@ def take(emitter: Emitter, r: Reduction, value: str, place: str) -> list[str]:
     new = emitter.formulas.cast(value, old, r.ty)
     if r.ty == BOOL:
         new = typed(element_ops.I32, new)
-    if r.op == "argmax":
+    if r.op in PLACES:
         return [
-            f"if {emitter.formulas.use('beats')}({new}, {place}, {', '.join(r.names)}):",
+            f"if {_is_ahead(emitter, r)}({new}, {place}, {', '.join(r.names)}):",
             f"    {r.names[0]} = {new}",
             f"    {r.names[1]} = {place}",
         ]
@@ -77,14 +77,19 @@ def take(emitter: Emitter, r: Reduction, value: str, place: str) -> list[str]:
 
 def merge(emitter: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
     """Add the part of another thread."""
-    if r.op == "argmax":
+    if r.op in PLACES:
         value, position = others
         return [
-            f"if {emitter.formulas.use('beats')}({value}, {position}, {', '.join(r.names)}):",
+            f"if {_is_ahead(emitter, r)}({value}, {position}, {', '.join(r.names)}):",
             f"    {r.names[0]} = {value}",
             f"    {r.names[1]} = {position}",
         ]
     return [f"{r.names[0]} = {combined(emitter.formulas, r.op, r.ty, r.names[0], others[0])}"]
+
+
+def _is_ahead(emitter: Emitter, r: Reduction) -> str:
+    """The function that says whether one value and its index go before another."""
+    return emitter.formulas.use("beats" if r.op == "argmax" else "undercuts")
 
 
 def across_warp(emitter: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> list[str]:
@@ -152,7 +157,7 @@ def across_block(
 def result(emitter: Emitter, r: Reduction, count: str) -> str:
     """The reduction's value, in the type of its result."""
     out = emitter.nodes[r.node].dtype
-    if r.op == "argmax":
+    if r.op in PLACES:
         return r.names[1]
     value = r.names[0]
     if r.op == "mean":

@@ -5,7 +5,8 @@ A kernel iterates over a row in passes. Each thread has some of the row's column
 every pass, and keeps the values that it has read and computed of them: the columns are unrolled in
 the source, so that values stay in registers, and all loads are in flight together. Where unrolling
 would take too many registers or lines, the kernel has a loop; values that are needed again are then
-kept in shared memory or, without enough of it, computed again.
+kept in shared memory or, without enough of it, computed again. A pass computes the operands of the
+next reductions, and the last pass computes the values that depend on their results.
 
 The columns of a thread, and their order, depend on the row's length alone: a sum therefore has the
 same bits whatever else the kernel computes.
@@ -14,15 +15,16 @@ same bits whatever else the kernel computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from numbasync.batch.codegen import passes, reductions
+from numbasync.batch.codegen import reductions
 from numbasync.batch.codegen.reductions import WARP, Reduction
 from numbasync.batch.codegen.writer import MOST_LINES, WIDTH, Emitter, KernelText, indented
 from numbasync.batch.fusion.groups import Group
 from numbasync.batch.fusion.tuning import MOST_THREADS, Tuning
-from numbasync.batch.record.element_ops import BOOL
-from numbasync.batch.record.nodes import Nodes
+from numbasync.batch.record.element_ops import BOOL, DType
+from numbasync.batch.record.nodes import CONSTANT, Nodes
 from numbasync.layout import Shape
 
 FEWEST = 64  # threads of a block that holds a row
@@ -92,7 +94,7 @@ class _Row:
         self.emitter = emitter
         self.nodes = emitter.nodes
         self.group = group
-        self.plan = passes.passes(emitter.nodes, group, written)
+        self.plan = passes_of(emitter.nodes, group, written)
         space = group.space
         self.rows, self.cols = space.outer, space.extent
         self.by_warp = self.cols <= tuning.warp_most
@@ -109,7 +111,7 @@ class _Row:
         own = [n for n in group.roots if emitter.nodes[n].is_reduction]
         self.reductions = reductions.reductions(emitter.nodes, own)
         self.width = max(self.lanes, reductions.power_of_two(self.cols))
-        self.slots, self.kinds = passes.rooms(emitter.nodes, self.plan.kept)
+        self.slots, self.kinds = rooms(emitter.nodes, self.plan.kept)
         self.is_unrolled = tuning.unroll and self._can_be_unrolled(tuning.kept_words)
         if self.is_unrolled or self._room() > tuning.shared_bytes:
             self.plan.kept, self.slots, self.kinds = {}, {}, []
@@ -213,7 +215,7 @@ class _Row:
             self._results(index + 1, shape, names, lines)
         ends: list[str] = []
         for n in emitter.outputs:
-            if not passes.is_wide(nodes, self.group, n):
+            if not is_wide(nodes, self.group, n):
                 scope = dict(common)
                 emitter.at_results([n], nodes[n].shape, "row", scope, ends)
                 ends.append(emitter.store(n, "row", scope[n]))
@@ -311,9 +313,7 @@ class _Row:
                     stored_value = f"np.int8({names[n]})" if nodes[n].dtype == BOOL else names[n]
                     lines.append(f"kept{slot}[{self._place(e)}] = {stored_value}")
         stored = [
-            n
-            for n in emitter.outputs
-            if passes.is_wide(nodes, self.group, n) and plan.ready[n] == at
+            n for n in emitter.outputs if is_wide(nodes, self.group, n) and plan.ready[n] == at
         ]
 
         def stores(together: bool) -> list[str]:
@@ -357,3 +357,92 @@ class _Row:
 def _guarded(part: Part, lines: list[str]) -> list[str]:
     """The lines, guarded for the threads that have these columns."""
     return [f"if {part.column} < {COLS}:", *indented(lines)] if part.is_cut and lines else lines
+
+
+# --- passes: which value is computed in which ---
+
+
+@dataclass
+class Passes:
+    """The pass in which each value is computed.
+
+    Attributes:
+        count: the number of passes.
+        ready: the first pass in which a value is available; for a reduction, the pass after its
+            own.
+        narrow: values of which a row has one.
+        wanted: for each pass, the values that it must compute at every element.
+        kept: first and last pass of each value that is kept between passes.
+    """
+
+    count: int
+    ready: dict[int, int]
+    narrow: set[int]
+    wanted: list[list[int]]
+    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+def is_wide(nodes: Nodes, group: Group, root: int) -> bool:
+    """Whether a root has all the elements that the kernel iterates over."""
+    return not nodes[root].is_reduction and nodes[root].shape == group.space.shape
+
+
+def passes_of(nodes: Nodes, group: Group, written: Iterable[int]) -> Passes:
+    """The passes of a group; `kept` assumes that there is room for all values."""
+    space, outputs = group.space, set(written)
+    available = sorted(group.inside | set(group.reads))
+    constants = {i for n in available for i in nodes[n].inputs if nodes[i].op == CONSTANT}
+    ready = dict.fromkeys([*constants, *group.reads], 0)
+    for n in sorted(group.inside):
+        ready[n] = max((ready[i] for i in nodes[n].inputs), default=0) + nodes[n].is_reduction
+    narrow = {
+        n
+        for n in available
+        if (nodes[n].is_reduction and n in group.inside)
+        or (nodes[n].shape != space.shape and space.aligned(nodes[n].shape))
+    }
+    wide_roots = [n for n in group.roots if n in outputs and is_wide(nodes, group, n)]
+    reduction_roots = [n for n in group.roots if nodes[n].is_reduction]
+    count = max([ready[n] + 1 for n in wide_roots] + [ready[n] for n in reduction_roots])
+    wanted: list[list[int]] = [[] for _ in range(count)]
+    for n in reduction_roots:
+        wanted[ready[n] - 1].append(nodes[n].inputs[0])
+    for n in wide_roots:
+        wanted[ready[n]].append(n)
+    result = Passes(count, ready, narrow, wanted)
+    first: dict[int, int] = {}
+    for index in range(count):
+        seen: set[int] = set()
+        waiting = list(wanted[index])
+        while waiting:
+            n = waiting.pop()
+            if n in seen or n in narrow or nodes[n].op == CONSTANT:
+                continue
+            seen.add(n)
+            first_pass = first.setdefault(n, index)
+            if first_pass < index and nodes[n].shape == space.shape:
+                result.kept[n] = result.kept.get(n, (first_pass, index))[0], index
+            elif n not in group.reads:
+                waiting += nodes[n].inputs
+    return result
+
+
+def rooms(nodes: Nodes, kept: dict[int, tuple[int, int]]) -> tuple[dict[int, int], list[DType]]:
+    """A slot for each kept value, and the slots' types. A thread reads its element before it writes
+    one, so a slot that a pass reads for the last time can hold a value that is kept from that pass
+    on.
+    """
+    slots: dict[int, int] = {}
+    dtypes: list[DType] = []
+    free_from: list[int] = []
+    for n, (begins, ends) in sorted(kept.items(), key=lambda item: (item[1][0], item[0])):
+        dtype = reductions.shared_dtype(nodes[n].dtype)
+        for s, last in enumerate(free_from):
+            if last <= begins and dtypes[s] == dtype:
+                slots[n], free_from[s] = s, ends
+                break
+        else:
+            slots[n] = len(dtypes)
+            dtypes.append(dtype)
+            free_from.append(ends)
+    return slots, dtypes

@@ -19,6 +19,7 @@ from numbasync.batch.codegen.expressions import (
     Formulas,
     identifier,
     register,
+    rounding,
     stored,
     typed,
 )
@@ -27,6 +28,7 @@ from numbasync.batch.fusion.indexing import Space, Step, steps
 from numbasync.batch.fusion.tuning import WORD, Tuning
 from numbasync.batch.record.element_ops import BOOL, DType, is_small
 from numbasync.batch.record.nodes import CONSTANT, Nodes, broadcast
+from numbasync.dtypes import EXTENSIONS
 from numbasync.layout import Shape
 
 REGISTERS = 65536  # per block
@@ -330,8 +332,10 @@ class Emitter:
                 f"\nfrom {vector_loads.__name__} import {moves}  # form {vector_loads.FORM}\n"
             )
         texts = (*body, *device)
-        if "bfloat" in self.formulas.helpers or any("bfloat16(" in text for text in texts):
-            imports += "from ml_dtypes import bfloat16\n"
+        for extension in sorted(EXTENSIONS):
+            is_used = any(f"{extension}(" in text for text in texts)
+            if is_used or rounding(extension) in self.formulas.helpers:
+                imports += f"from ml_dtypes import {extension}\n"
         parts = [f'"""{self._said()}"""', imports]
         cached = not self.formulas.functions
         placeholder = "{}: Any = None  # a function of the program\n"

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from numbasync.arguments import shown
+from numbasync.batch.record.nodes import PLACES
+from numbasync.dtypes import EXTENSIONS, SMALL, is_extension, of_name
+from numbasync.dtypes import is_float as is_float
+from numbasync.dtypes import is_small as is_small
 from numbasync.errors import DTypeError
-from numbasync.layout import bfloat16, is_bfloat16
-from numbasync.layout import is_float as is_float
 
 DType = np.dtype[Any]
 # A type, or `int` or `float` for Python's own numbers, which are weak.
@@ -26,16 +28,12 @@ Kind = DType | type
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 I32, I64, BOOL = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.bool_)
 DTYPES = (F16, F32, F64, I32, I64, BOOL)
+NAMES = (*SMALL, *(dtype.name for dtype in DTYPES[1:]))
 _KNOWN = {dtype: dtype for dtype in DTYPES}
 
 
-def is_small(dtype: DType) -> bool:
-    """Whether a type is float16 or bfloat16, which are computed in float32."""
-    return dtype == F16 or is_bfloat16(dtype)
-
-
 def is_supported(dtype: DType) -> bool:
-    return dtype in _KNOWN or (is_bfloat16(dtype) and dtype.isnative)
+    return dtype in _KNOWN or (is_extension(dtype) and dtype.isnative)
 
 
 def is_integer(dtype: DType) -> bool:
@@ -100,7 +98,7 @@ def _relu(kinds: tuple[Kind, ...]) -> Resolved:
 
 
 def _wide(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that computes float16 and bfloat16 in float32 and rounds once."""
+    """A function that computes small floats in float32 and rounds once."""
 
     def call(x: Any) -> Any:
         x = np.asarray(x)
@@ -146,8 +144,9 @@ _TRUTHS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal
 _UFUNCS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
     "pow": np.power, "maximum": np.maximum, "minimum": np.minimum, "neg": np.negative,
-    "abs": np.absolute, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh,
-    "square": np.square, **{name: getattr(np, name) for name in _TRUTHS},
+    "abs": np.absolute, "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p,
+    "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "square": np.square,
+    **{name: getattr(np, name) for name in _TRUTHS},
 }  # fmt: skip
 
 OPS: dict[str, Op] = {
@@ -204,8 +203,8 @@ def check_dtype(dtype: Any, what: str) -> DType:
     if isinstance(dtype, np.dtype) and dtype in _KNOWN:
         return _KNOWN[dtype]  # one object per type, quick to compare
     try:
-        is_named = isinstance(dtype, str) and dtype == "bfloat16"  # which NumPy may not know yet
-        parsed: DType = bfloat16() if is_named else np.dtype("None" if dtype is None else dtype)
+        is_named = isinstance(dtype, str) and dtype in EXTENSIONS  # which NumPy may not know yet
+        parsed: DType = of_name(dtype) if is_named else np.dtype("None" if dtype is None else dtype)
     except Exception:  # TypeError, and whatever an attribute `dtype` raises
         raise DTypeError(
             f"{what}: {shown(dtype)} is not a NumPy dtype; write np.float32."
@@ -213,8 +212,7 @@ def check_dtype(dtype: Any, what: str) -> DType:
     if is_supported(parsed):
         return _KNOWN.get(parsed, parsed)
     raise DTypeError(
-        f"{what}: a batch has float16, bfloat16, float32, float64, int32, int64 and bool, not "
-        f"{parsed}.\n"
+        f"{what}: a batch has {', '.join(NAMES[:-1])} and {NAMES[-1]}, not {parsed}.\n"
         "Convert it: array.astype(np.float32)"
     )
 
@@ -224,7 +222,7 @@ def check_dtype(dtype: Any, what: str) -> DType:
 
 def reduced(name: str, dtype: DType) -> DType:
     """The type of a reduction's result, as in NumPy."""
-    if name == "argmax":
+    if name in PLACES:
         return I64
     if name == "sum":
         return I64 if dtype.kind in "bi" else dtype
@@ -238,7 +236,7 @@ def accumulator(name: str, dtype: DType) -> DType:
     for those of float16 and bfloat16, int64 for those of integers and bools; the type itself for
     `max` and `min`.
     """
-    if name in ("max", "min", "argmax"):
+    if name in ("max", "min") or name in PLACES:
         return dtype
     if is_small(dtype):
         return F32

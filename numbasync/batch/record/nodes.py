@@ -15,7 +15,8 @@ import numpy as np
 from numbasync.layout import Shape
 
 INPUT, CONSTANT = "input", "constant"
-REDUCTIONS = frozenset({"sum", "mean", "max", "min", "argmax"})
+PLACES = frozenset({"argmax", "argmin"})  # the reductions that give an index
+REDUCTIONS = PLACES | {"sum", "mean", "max", "min"}
 
 
 class Node(NamedTuple):

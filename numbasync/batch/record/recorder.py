@@ -17,6 +17,7 @@ from numbasync.batch.record.buffer_id import BufferId, Operand, how_to_pass
 from numbasync.batch.record.call_cache import Call, Constant, constant, converted, empty
 from numbasync.batch.record.element_ops import DType, Kind
 from numbasync.batch.record.nodes import CONSTANT, INPUT, Node, broadcast
+from numbasync.dtypes import EXTENSIONS
 from numbasync.errors import (
     BatchStateError,
     DTypeError,
@@ -285,7 +286,7 @@ class Recorder:
                 raise ShapeError(f"{name}: shape {shape} has no axis {axis}.")
             axis = int(axis) % rank
         count = node.size if axis is None else shape[axis]
-        if count == 0 and name in ("max", "min", "argmax"):
+        if count == 0 and name not in ("sum", "mean"):
             raise ShapeError(f"{name} of no elements, of shape {shape}: there is none.")
         if axis is None:
             out: Shape = (1,) * rank if keepdims else ()
@@ -327,7 +328,7 @@ class Recorder:
             return element_ops.BOOL
         if type(x) in (int, float):
             return type(x)
-        if isinstance(x, np.bool_ | np.number) or type(x).__name__ == "bfloat16":
+        if isinstance(x, np.bool_ | np.number) or type(x).__name__ in EXTENSIONS:
             return element_ops.check_dtype(x.dtype, name)
         if isinstance(x, int | float):
             return int if isinstance(x, int) else float

@@ -10,11 +10,11 @@ from types import FunctionType
 from typing import Any, overload
 from weakref import WeakValueDictionary
 
-from numbasync.backend.kernel_source import carry_source
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand
 from numbasync.batch.record.element_ops import DType
 from numbasync.errors import LauncherError, OperationError
+from numbasync.facts.source import carry_source
 from numbasync.launch.result import ResultType, register_reducers, type_of
 
 MOST_PARAMETERS = 16

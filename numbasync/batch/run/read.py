@@ -9,10 +9,9 @@ from numbasync.batch.run.run import run
 from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
+from numbasync.extending import Home, HostArray
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copy_ops import ToHost
 
 if TYPE_CHECKING:

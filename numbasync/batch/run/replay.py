@@ -25,6 +25,7 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import BatchStateError, CallerError, DTypeError, OperationError, ShapeError
+from numbasync.extending import HostArray, upload
 from numbasync.graphs.graph import CudaGraph
 from numbasync.ops.constructors import zip as zip_ops
 from numbasync.ops.context import Context
@@ -32,10 +33,10 @@ from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.unfilled import check_filled
 from numbasync.public import Public
 from numbasync.tensors.array_spec import contiguous
-from numbasync.tensors.copies import HostArray, upload_any
+from numbasync.tensors.create import memcpy
 from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.pinned import pinned
-from numbasync.tensors.tensor import Tensor, memcpy
+from numbasync.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
@@ -169,7 +170,7 @@ class BatchGraph(Public):
             yield _Through(self.stream)
         # In order, after the submissions that use the tensors.
         for n, source in self._put(given, ctx.submission):
-            yield from upload_any(ctx, self._reached[n], source)
+            yield from upload(ctx, self._reached[n], source)
         launch = self.graph.launch()
         launch.consume()
         if not ctx.try_enqueue(launch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from sys import _getframe
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,14 +31,15 @@ from numbasync.errors import (
     NoResultError,
     UnsupportedKernelError,
 )
+from numbasync.extending import Home, HostArray, copy
 from numbasync.launch.call import Compile, Launch
 from numbasync.launch.launcher import Launcher
 from numbasync.layout import Layout
 from numbasync.ops.context import Context
-from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import contiguous
-from numbasync.tensors.copies import HostArray, copy, fill, upload_new
+from numbasync.tensors.copies import fill, upload_new
+from numbasync.tensors.copy_ops import ToHost
 from numbasync.tensors.create_ops import FromHost
 from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor
@@ -345,3 +347,39 @@ def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
     if ctx.device not in plan.ready:
         plan.ready[ctx.device] = Ready.of(plan, ctx.device, works)
     return memory
+
+
+class Compute(Run[Any]):
+    """A batch, run once. Returns a new NumPy array for one id, a tuple of arrays for several."""
+
+    def result(self) -> Any:
+        read, self._read = self._read, None
+        return read
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        batch = self._batch
+        memory = yield from self.run(ctx)
+        arrays: list[HostArray] = []
+        for n in self._reads:
+            tensor = memory.tensors.get(n)
+            if tensor is None:  # the node is a number
+                arrays.append(np.array(batch.recorder.values[n]))
+                continue
+            copy = ToHost(tensor)
+            copy.consume()
+            array = copy.result() if ctx.try_enqueue(copy) else (yield from copy.steps(ctx))
+            arrays.append(array)
+            batch.transfers.downloads += bool(array.size)
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+    def _width(self) -> int | None:
+        count = len(self._reads)
+        return count if count > 1 else None
+
+    def _describe(self) -> str:
+        return _label(self._batch.recorder.operations)
+
+
+@lru_cache(256)
+def _label(operations: int) -> str:
+    return f"batch of {operations} operations, read"

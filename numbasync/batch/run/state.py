@@ -133,7 +133,7 @@ class BatchRun:
             stream = stream.device.new_stream()
             stream.is_internal = True
         with unlocked():  # a closure may call this method
-            copied: Tensor = submitting.enqueued(tensor.dup(), stream, self._pool)[1]
+            copied: Tensor = submitting.enqueue_on(tensor.dup(), stream, self._pool)[1]
         with _tensors_lock:
             if self._tensors.get(number) is tensor:
                 self._tensors[number] = copied

@@ -18,19 +18,20 @@ import numpy as np
 from numbasync.arguments import as_items, as_whole, shown
 from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, default_device, devices
+from numbasync.dtypes import is_extension
 from numbasync.errors import (
     CallerError,
     EndlessWaitError,
     KernelError,
     UnsupportedKernelError,
 )
-from numbasync.layout import is_bfloat16
+from numbasync.facts.effects import only_stored_to
 from numbasync.testing.check import settings
 from numbasync.testing.check.closeness import Array, Tolerance, wider
 from numbasync.testing.check.failures import KernelFailure, kind_of
 from numbasync.testing.check.guarded_run import Extents, Result, Subject, Tile, launcher_of
 from numbasync.testing.check.judge import Judge
-from numbasync.testing.check.poison import only_stored_to, poisoned, told_apart
+from numbasync.testing.check.poison import poisoned, told_apart
 
 
 def check_kernel(
@@ -225,7 +226,7 @@ def _fitting(name: str, part: Any, array: Array) -> Array:
             f"check_kernel: the reference gave {shown(part)} for {name}, which is no array."
         ) from None
     kinds = "biufc" if array.dtype.kind == "c" else "biuf"
-    fits = want.dtype.kind in kinds or is_bfloat16(want.dtype)
+    fits = want.dtype.kind in kinds or is_extension(want.dtype)
     if not (fits if array.dtype.names is None else want.dtype.names == array.dtype.names):
         advice = "; return its .real" if want.dtype.kind == "c" else ""
         raise CallerError(
@@ -310,4 +311,4 @@ class Check:
                 error.add_note(report)
                 raise
             failure: KernelFailure = cls(f"{error}\n{report}")
-            raise failure from error
+            raise failure from None  # it says what the error says

@@ -10,21 +10,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from numbasync.arguments import shown
+from numbasync.dtypes import has_nan, is_float, limits_of, row_of
 from numbasync.errors import CallerError
-from numbasync.layout import has_nan, is_bfloat16, limits_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
-# Default relative tolerances by item size: some ten roundings. A tenth of that, relative to the
-# largest value, is allowed in addition, for terms that have cancelled each other.
-RTOL = {2: 5e-3, 4: 1e-5, 8: 1e-12}
-RTOL_BFLOAT16 = 4e-2
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """The allowed difference of an element from its expected value: `atol + rtol * |expected|`,
-    or `ulp` spacings of its own type, whichever is more. All None: see `RTOL`; integers are exact.
+    or `ulp` spacings of its own type, whichever is more. All None: the `rtol` of its type in
+    `dtypes.TABLE`, and a tenth of that relative to the largest value, for terms that have cancelled
+    each other; integers are exact.
     """
 
     rtol: float | None = None
@@ -47,7 +44,7 @@ class Tolerance:
         """The largest allowed difference of each element."""
         size = np.abs(np.where(np.isfinite(want), want, 0))
         if self.is_default:
-            rtol = RTOL_BFLOAT16 if is_bfloat16(dtype) else RTOL[_part(dtype).itemsize]
+            rtol = row_of(dtype).rtol
             return np.asarray(rtol * size + rtol / 10 * size.max(initial=0))
         bound = (self.atol or 0) + (self.rtol or 0) * size
         return np.asarray(np.maximum(bound, (self.ulp or 0) * _spacing(dtype, want)))
@@ -190,8 +187,8 @@ def wider(value: Any) -> Any:
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return value
-    wider_type = {"e": np.float64, "f": np.float64, "F": np.complex128}.get(dtype.char)
-    if is_bfloat16(dtype):
+    wider_type: Any = np.complex128 if dtype.char == "F" else None
+    if is_float(dtype) and dtype.itemsize < 8:
         wider_type = np.float64
     if isinstance(value, np.ndarray):
         return value.copy() if wider_type is None else value.astype(wider_type)

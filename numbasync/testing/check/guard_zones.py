@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.dtypes import check_dtype, has_nan
 from numbasync.errors import ShapeError
-from numbasync.layout import Layout, check_dtype, has_nan
-from numbasync.tensors import create
+from numbasync.layout import Layout
+from numbasync.tensors.create import from_host
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.closeness import Array
 
@@ -50,7 +51,7 @@ class Guarded:
             raise ShapeError(f"an array of {self.given.dtype}, which has no bytes.")
         zone = _zone(self.given.dtype)
         self._bytes = np.concatenate([zone, self.given.reshape(-1).view(np.uint8), zone])
-        self._whole: Tensor = create.from_host(self._bytes).sync()
+        self._whole: Tensor = from_host(self._bytes).sync()
         layout = Layout(ZONE, self.given.shape, self.given.strides)
         self.tensor = Tensor(
             self._whole.device, self._whole.storage, layout, self.given.dtype, self._whole.source

@@ -14,12 +14,12 @@ import numpy as np
 from numbasync.arguments import shown
 from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, use_device
+from numbasync.dtypes import check_dtype
 from numbasync.errors import CallerError, DTypeError
 from numbasync.launch import grid as grids
 from numbasync.launch.configured import Configured
 from numbasync.launch.launcher import Launcher, launcher
 from numbasync.launch.plan import Config
-from numbasync.layout import check_dtype
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.block_map import Owners, tiles_of

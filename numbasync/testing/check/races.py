@@ -11,15 +11,11 @@ import numpy as np
 from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.backend.protocols import Checks
 from numbasync.device.device import Device, devices, use_device
+from numbasync.dtypes import has_nan, is_extension, row_of
 from numbasync.errors import CallerError, DataRaceError, EndlessWaitError
-from numbasync.layout import has_nan, is_bfloat16
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors import create
+from numbasync.tensors.create import from_host
 from numbasync.tensors.tensor import Tensor
-
-# Sums of floats in another order differ in their last digits, which is no race.
-_RTOL = {2: 1e-2, 4: 1e-4, 8: 1e-10}
-_RTOL_BFLOAT16 = 8e-2
 
 
 @dataclass(frozen=True)
@@ -159,7 +155,7 @@ def _result(
 ) -> list[Any]:
     """All arrays after one run; None for other arguments."""
     with use_device(device), device.backend.checked(checks):
-        arguments = [create.from_host(a).sync() if isinstance(a, np.ndarray) else a for a in args]
+        arguments = [from_host(a).sync() if isinstance(a, np.ndarray) else a for a in args]
         op = launch(*arguments)
         if not isinstance(op, DeviceOp):
             raise CallerError(
@@ -190,8 +186,9 @@ def _same(a: Any, b: Any, rtol: float | None) -> Any:
     if not has_nan(a.dtype):
         return np.asarray(a == b)
     if rtol is None:
-        rtol = _RTOL_BFLOAT16 if is_bfloat16(a.dtype) else _RTOL[a.real.dtype.itemsize]
-    if is_bfloat16(a.dtype):
+        # Sums of floats in another order differ in their last digits, which is no race.
+        rtol = row_of(a.dtype).rtol_reordered
+    if is_extension(a.dtype):
         a, b = a.astype(np.float32), b.astype(np.float32)
     finite = np.abs(a[np.isfinite(a)])
     return np.isclose(b, a, rtol=rtol, atol=rtol * float(finite.max(initial=0)), equal_nan=True)

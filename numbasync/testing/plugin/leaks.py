@@ -24,6 +24,7 @@ FILTERS = (
     "error:(?s).*work of async_on failed, and nobody:RuntimeWarning",
     "error:(?s).*(was never awaited|of async_on failed):pytest.PytestUnraisableExceptionWarning",
 )
+MOST_LOOKS = 100  # a thread that enqueues for ever is a leak, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,27 @@ def _in_use() -> list[Device]:
 
 
 def _settle() -> None:
+    """Wait for all work but that behind shut gates, also what a look at it enqueues: the signal of
+    work without an awaiter, and what a dropped operation had left half-enqueued.
+    """
     copy_threads.settle()  # copy threads hold their arrays a moment longer than their waiters
-    for device in _in_use():
+    before: list[int] | None = None
+    for _ in range(MOST_LOOKS):
+        now = _look()
+        if now == before:
+            return
+        before = now
+
+
+def _look() -> list[int]:
+    """Wait until the devices do not advance; the operations that are in flight on each then."""
+    used = _in_use()
+    for device in used:
         # The users of a broken device report its error.
         with suppress(DeviceLostError, DriverError):
             device.backend.quiesce()
             device.reclaim()
+    return [device.in_flight.ops for device in used]
 
 
 def report(left: list[str]) -> str:

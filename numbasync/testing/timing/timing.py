@@ -23,7 +23,7 @@ from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_op
 from numbasync.ops.run import stream_for
 from numbasync.ops.timed import Timed
-from numbasync.tensors import create
+from numbasync.tensors.create import empty, fill
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.timing.timer import Spread, Stopwatch, turns
 
@@ -210,13 +210,13 @@ class _Bench:
         stream, scratch = self._place(device_at(op.home) or default_device())
         timed = Timed(op, stream.device)
         if scratch is not None:
-            create.fill(scratch, 0).async_on(stream)
+            fill(scratch, 0).async_on(stream)
         timed.sync_on(stream)
         return timed.ms
 
     def _place(self, device: Device) -> tuple[Stream, Tensor | None]:
         if device not in self._places:
             stream, flush = device.new_stream(), self._flush
-            scratch = create.empty(flush, np.uint8).sync_on(stream) if flush else None
+            scratch = empty(flush, np.uint8).sync_on(stream) if flush else None
             self._places[device] = stream, scratch
         return self._places[device]

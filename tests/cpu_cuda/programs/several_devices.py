@@ -38,7 +38,7 @@ free, total = context.get_memory_info()
 assert 0 < free <= total and free / total <= 1
 info = context.get_memory_info()
 assert info.free <= info.total
-assert context.device.id == 0
+assert context.device.id == count - 1
 context.synchronize()
 cuda.list_devices()
 cuda.gpus.current

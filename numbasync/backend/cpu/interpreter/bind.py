@@ -8,21 +8,20 @@ import dis
 import importlib
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numba import cuda
 from numba.core.types import Type
 
-from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16
+from numbasync import dtypes
 from numbasync.backend.cpu.interpreter import together, waiting
 from numbasync.backend.cpu.interpreter.cuda_module import CUDA, LayoutArrays, unavailable
 from numbasync.backend.cpu.target.twins import twin_of
 from numbasync.backend.program_functions import device_function, used_values
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import UnsupportedKernelError
+from numbasync.facts.source import nested_codes
 
 _Intrinsic: Any = importlib.import_module("numba.cuda.extending")._Intrinsic
 _BREAKPOINTS = frozenset({"breakpoint", "print", "set_trace"})
@@ -64,7 +63,7 @@ class Binding:
         copy.__kwdefaults__ = original.__kwdefaults__
         self._functions[original] = copy  # before its names: a function may call itself
         self.files.add(code.co_filename)
-        for inner in _codes(code):
+        for inner in nested_codes(code):
             self.has_barriers |= not waiting.FUNCTIONS.isdisjoint(inner.co_names)
             self.has_breakpoints |= not _BREAKPOINTS.isdisjoint(inner.co_names)
             for instruction in dis.get_instructions(inner):
@@ -146,14 +145,7 @@ def _stand_ins() -> dict[int, tuple[str, Any]]:
     """
     names = [n for n in dir(CUDA) if n != "laneid" and not n.startswith("_") and hasattr(cuda, n)]
     stand_ins = {id(getattr(cuda, name)): (name, getattr(CUDA, name)) for name in names}
-    if bfloat16 is not None:  # which as a type of Numba converts nothing outside of kernels
-        stand_ins[id(bfloat16)] = "bfloat16", layout.bfloat16().type
+    for name, numba_type in dtypes.extension_types().items():
+        # As types of Numba they convert nothing outside of kernels.
+        stand_ins[id(numba_type)] = name, dtypes.of_name(name).type
     return stand_ins
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function, and of the functions defined in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)

@@ -1,5 +1,7 @@
 """Functions of `numbasync.block` and `numbasync.warp` in kernels that run as Python: the thread
 that comes last computes what all of them get, one value after the other.
+
+The elements of `load` and `store` are accessed by each thread for itself.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import block, warp
+from numbasync.backend.cpu.interpreter.block_state import current
 from numbasync.backend.cpu.interpreter.places import place_of_call
 from numbasync.backend.cpu.interpreter.scheduler import Wait
 from numbasync.backend.cpu.interpreter.waiting import WARP, meet, threads_that_wait
@@ -72,9 +75,58 @@ def _functions(is_block: bool) -> dict[str, Callable[..., Any]]:
     return {"sum": sum_, "reduce": reduce, "scan": scan}
 
 
+def _sort(keys: Any, values: Any = None, descending: bool = False, threads: int = 1024) -> Any:
+    is_tuple, has_values = isinstance(keys, tuple), values is not None
+    own = (keys if is_tuple else (keys,), values if is_tuple or not has_values else (values,))
+
+    def combine(brought: list[Any]) -> Any:
+        count = len(brought[0][0])
+        found = np.array([key for keys, _ in brought for key in keys])
+        # Each number stands for all that equal it: so a descending order is stable, too.
+        ranks = np.unique(found, return_inverse=True)[1]
+        order = np.argsort(-ranks if descending else ranks, kind="stable")
+        moved = [found, np.array([v for _, values in brought for v in values])] if has_values else [
+            found
+        ]  # fmt: skip
+        parts = [[tuple(array[order][i : i + count]) for array in moved]
+                 for i in range(0, len(order), count)]  # fmt: skip
+        if not is_tuple:
+            parts = [[one for (one,) in part] for part in parts]
+        return [tuple(part) if has_values else part[0] for part in parts]
+
+    return _meet("sort", True, own, combine)
+
+
+def _indices(first: Any, count: int, is_striped: bool) -> range:
+    """Those of the thread's elements."""
+    state = current()
+    wide, high, deep = state.block_extent
+    x, y, z = state.thread
+    rank, step = x + wide * (y + high * z), wide * high * deep
+    if not is_striped:
+        rank, step = rank * count, 1
+    return range(int(first) + rank, int(first) + rank + step * count, step)
+
+
+def _load(x: Any, first: Any, count: int, default: Any = 0, striped: bool = False) -> Any:
+    places = _indices(first, count, striped)
+    return tuple(x[i] if i < len(x) else x.dtype.type(default) for i in places)
+
+
+def _store(z: Any, first: Any, values: Any, striped: bool = False) -> None:
+    for i, value in zip(_indices(first, len(values), striped), values, strict=True):
+        if i < len(z):
+            z[i] = value
+
+
 # By identity, as those of `numba.cuda`: the name and what stands in for it.
 FUNCTIONS = {
     id(getattr(module, name)): (name, function)
     for module in (block, warp)
     for name, function in _functions(module is block).items()
+}
+FUNCTIONS |= {
+    id(block.sort): ("sort", _sort),
+    id(block.load): ("load", _load),
+    id(block.store): ("store", _store),
 }

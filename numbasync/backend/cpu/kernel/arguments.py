@@ -21,9 +21,8 @@ from typing import Any
 
 from llvmlite import binding
 from numba import _dynfunc
-from numba.np.numpy_support import as_dtype
 
-from numbasync.backend.bfloat16_type import bfloat16
+from numbasync import dtypes
 from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.races.words import STATE, THREAD_ORDER
 from numbasync.backend.cpu.regions.machine_code import loaded, target_machine
@@ -157,7 +156,7 @@ class _Writer:
             both = self._set(f"call {{ double, double }} @PyComplex_AsCComplex(ptr {item})")
             for i in range(2):
                 self._float(self._set(f"extractvalue {{ double, double }} {both}, {i}"), kind)
-        elif kind in (types.float16, bfloat16):
+        elif kind in dtypes.small_types():
             place = self._set(f"getelementptr i8, ptr {item}, i64 {_HEAD}")
             self._store("i16", self._set(f"load i16, ptr {place}"))
         elif isinstance(kind, types.Float):
@@ -285,4 +284,4 @@ class _Writer:
 
 
 def _item_bytes(dtype: Any) -> int:
-    return 2 if dtype == bfloat16 else int(as_dtype(dtype).itemsize)
+    return int(dtypes.numpy_dtype(dtype).itemsize)

@@ -14,12 +14,12 @@ from typing import Any
 
 from llvmlite import binding
 
+from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu import regions, target
 from numbasync.backend.cpu.kernel import accesses, printing
 from numbasync.backend.cpu.kernel.arguments import call_of, launch_of
 from numbasync.backend.cpu.kernel.lines import PassedLines
 from numbasync.backend.cpu.record import Site
-from numbasync.backend.cpu.target.refusals import refusal
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import CallerError, UnsupportedKernelError
 
@@ -72,7 +72,7 @@ def make(
     except (CallerError, UnsupportedKernelError):
         raise
     except Exception as error:  # Numba raises many classes
-        raise refusal(function, argument_types, error) from error
+        raise compile_error(function, argument_types, error) from error
     text = accesses.with_definitions(module.text) if options.checked else module.text
     lines = PassedLines(module.lines) if options.lines else None
     if lines is not None:

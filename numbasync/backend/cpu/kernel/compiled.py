@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu import target
 from numbasync.backend.cpu.disk_cache import store_of
 from numbasync.backend.cpu.kernel import printing
@@ -22,14 +21,21 @@ from numbasync.backend.cpu.kernel.artifact import Artifact, LoadedCode, make
 from numbasync.backend.cpu.kernel.cache_key import key_of
 from numbasync.backend.cpu.kernel.errors import error_of
 from numbasync.backend.cpu.kernel.memory import BlockMemory, memory_of_blocks, memory_of_thread
+from numbasync.backend.cpu.kernel.merged_blocks import Shape, merged
 from numbasync.backend.cpu.kernel.scheduling import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.processor_code import ProcessorCode
 from numbasync.backend.cpu.races import words
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.cpu.record import DIVERGED, RAISED, RECORD_BYTES
-from numbasync.backend.kernel_source import THREADS_MAY_RETURN
-from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
+from numbasync.backend.declared_signatures import refuse_in_tuples
+from numbasync.backend.protocols import (
+    MAY_ALLOCATE,
+    THREADS_MAY_RETURN,
+    ArgumentAccess,
+    Checks,
+    Dim3,
+)
 from numbasync.errors import KernelCompileError
 from numbasync.native import compiled, known
 from numbasync.threads import submit
@@ -75,6 +81,7 @@ class Compiled(ProcessorCode):
             fastmath=bool(target_options.get("fastmath")),
             debug=bool(target_options.get("debug")),
             may_return=getattr(dispatcher, THREADS_MAY_RETURN, False),
+            may_allocate=getattr(dispatcher, MAY_ALLOCATE, False),
             lines=lines,
         )
         self._making = threading.Lock()
@@ -234,17 +241,20 @@ class Compiled(ProcessorCode):
             and self._costs.are_shared(threads, blocks)
             and workers() > 1
         )
+        most = code.artifact.code.most_merged if memory is None else 0
+        shape = merged(grid, block, most, workers() * PARTS if shared and most else 1)
         began = time.perf_counter()
         if shared:
-            self._spread(code, blocks, grid, block, shared_bytes, values, engine, memory)
+            self._spread(code, shape, shared_bytes, values, engine, memory)
         else:
-            self._run(code, 0, blocks, grid, block, shared_bytes, values, memory)
+            self._run(code, 0, _count(shape.grid), shape, shared_bytes, values, memory)
         self._costs.took(shared, (time.perf_counter() - began) / blocks)
 
     def _spread(
-        self, code: LoadedCode, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int,
-        values: list[Any], engine: Workers, memory: BlockMemory | None,
+        self, code: LoadedCode, shape: Shape, shared_bytes: int, values: list[Any],
+        engine: Workers, memory: BlockMemory | None,
     ) -> None:  # fmt: skip
+        blocks = _count(shape.grid)
         parts = min(blocks, workers() * PARTS)
         bounds = [blocks * i // parts for i in range(parts + 1)]
         turn = itertools.count()
@@ -256,7 +266,7 @@ class Compiled(ProcessorCode):
                 first, end = bounds[part : part + 2]
                 try:
                     with printing.kept(printed[part]):
-                        self._run(code, first, end, grid, block, shared_bytes, values, memory)
+                        self._run(code, first, end, shape, shared_bytes, values, memory)
                 except BaseException as error:
                     failed.append((part, error))
 
@@ -273,26 +283,26 @@ class Compiled(ProcessorCode):
             raise min(failed, key=lambda f: f[0])[1]
 
     def _run(
-        self, code: LoadedCode, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int,
+        self, code: LoadedCode, first: int, end: int, shape: Shape, shared_bytes: int,
         values: list[Any], memory: BlockMemory | None,
     ) -> None:  # fmt: skip
         """Run the blocks `first` to `end`, in their memory, or else in the thread's."""
         if memory is None:
-            memory = memory_of_thread(code.memory_bytes(_count(block), shared_bytes))
+            memory = memory_of_thread(code.memory_bytes(_count(shape.block), shared_bytes))
             memory.clear(self._filled(code, shared_bytes))
-        numbers, _keep = code.blocks(first, end, block, grid)
+        numbers, _keep = code.blocks(first, end, shape.block, shape.grid)
         try:
             code.run(*numbers, memory.address, shared_bytes, *values)
         except Exception as error:
-            self.fail(memory, error)
+            self.fail(memory, error, shape)
 
     def _filled(self, code: LoadedCode, shared_bytes: int) -> list[tuple[int, int]]:
         """Offset and bytes of what is filled before blocks run."""
         dynamic = [(code.dynamic_offset, shared_bytes)] if shared_bytes else []
         return [*self.shared, *dynamic]
 
-    def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
-        self._fail(self._plain[0].artifact, memory, error)
+    def fail(self, memory: BlockMemory, error: Exception, shape: Shape | None = None) -> NoReturn:
+        self._fail(self._plain[0].artifact, memory, error, shape=shape)
 
     @staticmethod
     def _fail(
@@ -300,8 +310,11 @@ class Compiled(ProcessorCode):
         memory: BlockMemory,
         error: Exception,
         shadow: ShadowMemory | None = None,
+        shape: Shape | None = None,
     ) -> NoReturn:
         record = memory.record()
+        if shape is not None:
+            record = shape.record(record)
         if record[0] == RAISED:
             cause = artifact.raised(record[2])
             raise error_of(artifact, record, cause) from cause

@@ -1,4 +1,4 @@
-"""The 16 bits of a float16 or bfloat16, as instructions: read, written, and rounded to.
+"""The bits of a float of 16 or 8 bits, as instructions: read, written, and rounded to.
 
 A value is a float32 that is always equal to a number of the format. The conversions compute with
 integers: not every processor has instructions for them, LLVM's functions are not in every process,
@@ -21,31 +21,39 @@ _INFINITE = 0x7F800000
 
 
 class Format:
-    """A format of 16 bits.
+    """A format of 16 bits, or of as many as `width` says.
 
     Attributes:
+        bits: LLVM's type of them.
         digits: bits of the mantissa.
-        bias: what is added to an exponent; also the largest exponent.
-        infinite: the bits of infinity.
+        bias: what is added to an exponent.
+        infinite: the bits of infinity, or of the only NaN.
     """
 
-    bits = ir.IntType(16)
-
-    def __init__(self, digits: int) -> None:
+    def __init__(self, digits: int, width: int = 16, has_infinity: bool = True) -> None:
+        """
+        Args:
+            has_infinity: otherwise the last exponent is that of numbers, all bits but the sign are
+                NaN, and so is the result where a number is too large.
+        """
+        self.bits = ir.IntType(width)
         self.digits = digits
-        self.bias = (1 << (14 - digits)) - 1
-        self.infinite = (1 << 15) - (1 << digits)
+        self.bias = (1 << (width - 2 - digits)) - 1
+        self._size = (1 << (width - 1)) - 1
+        self.infinite = self._size + 1 - (1 << digits) if has_infinity else self._size
+        self._last = self.bias if has_infinity else self.bias + 1  # the largest exponent
+        self._to_sign = 32 - width
         self._shift = _DIGITS - digits
         self._least = 1 - self.bias - digits  # the exponent of the least number
         self._is_wide = self.bias == _BIAS  # the exponents are those of a float32
 
     def read(self, builder: Any, bits: Any) -> Any:
-        """The float32 of 16 bits."""
+        """The float32 of the bits."""
         wide = builder.zext(bits, _WORD)
         if self._is_wide:
             return builder.bitcast(builder.shl(wide, _WORD(self._shift)), FLOAT)
-        sign = builder.shl(builder.and_(wide, _WORD(0x8000)), _WORD(16))
-        size = builder.and_(wide, _WORD(0x7FFF))
+        sign = builder.shl(builder.and_(wide, _WORD(self._size + 1)), _WORD(self._to_sign))
+        size = builder.and_(wide, _WORD(self._size))
         rest = builder.shl(size, _WORD(self._shift))
         step = (_BIAS - self.bias) << _DIGITS
         normal = builder.add(rest, _WORD(step))
@@ -59,9 +67,9 @@ class Format:
         return builder.bitcast(builder.or_(result, sign), FLOAT)
 
     def write(self, builder: Any, value: Any) -> Any:
-        """The 16 bits of a float32 that is equal to a number of the format."""
+        """The bits of a float32 that is equal to a number of the format."""
         bits = builder.bitcast(value, _WORD)
-        sign = builder.lshr(builder.and_(bits, _WORD(1 << 31)), _WORD(16))
+        sign = builder.lshr(builder.and_(bits, _WORD(1 << 31)), _WORD(self._to_sign))
         size = builder.and_(bits, _WORD(_SIZE))
         short = builder.lshr(size, _WORD(self._shift))
         normal = builder.sub(short, _WORD((_BIAS - self.bias) << self.digits))
@@ -91,7 +99,7 @@ class Format:
         near = builder.add(builder.add(size, word((1 << (dropped - 1)) - 1)), odd)
         near = builder.and_(near, word(-1 << dropped))
         infinite = word((2 * bias + 1) << digits)
-        too_large = builder.icmp_unsigned(">=", near, word((bias + self.bias + 1) << digits))
+        too_large = builder.icmp_unsigned(">=", near, word((bias + self._last + 1) << digits))
         near = builder.select(too_large, infinite, near)
         near = builder.select(builder.icmp_unsigned(">", size, infinite), size, near)
         if self.bias < bias:
@@ -103,7 +111,7 @@ class Format:
         return result if source == FLOAT else builder.fptrunc(result, FLOAT)
 
     def rounded_to_side(self, builder: Any, value: Any, up: Any) -> Any:
-        """The 16 bits of a float64 that is rounded up or, if the truth `up` is false, down."""
+        """The bits of a float64 that is rounded up or, if the truth `up` is false, down."""
         near = self.rounded(builder, value)
         bits, wide = self.write(builder, near), builder.fpext(near, DOUBLE)
         is_below = builder.fcmp_ordered("<", wide, value)
@@ -112,7 +120,7 @@ class Format:
         grows = builder.xor(is_negative, up)
         beside = builder.add(bits, builder.select(grows, self.bits(1), self.bits(-1)))
         is_zero = builder.icmp_unsigned("==", builder.shl(bits, self.bits(1)), self.bits(0))
-        least = builder.select(up, self.bits(1), self.bits(-0x7FFF))
+        least = builder.select(up, self.bits(1), self.bits(-self._size))
         beside = builder.select(is_zero, least, beside)
         return builder.select(builder.select(up, is_below, is_above), beside, bits)
 

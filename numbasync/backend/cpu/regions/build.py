@@ -10,6 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from numbasync.backend.cpu.record import WAITS_AT
+from numbasync.backend.cpu.regions.any_blocks import most_merged
 from numbasync.backend.cpu.regions.blocks_code import BlocksCode
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.failures import place_lines, write_failures
@@ -19,7 +20,7 @@ from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
 from numbasync.backend.cpu.regions.machine_code import Code, run_passes, target_machine
 from numbasync.backend.cpu.regions.own_sums import BYTES, find_own_sums
-from numbasync.backend.cpu.regions.prepare import prepare
+from numbasync.backend.cpu.regions.prepare import MOST_THREADS, prepare
 from numbasync.backend.cpu.regions.region import FIRST_LOOP, NOTE, Region, Settings, find_regions
 from numbasync.backend.cpu.regions.run_function import (
     EXTENTS,
@@ -79,13 +80,15 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
     if own is not None:
         saved["%na.own"] = f"[{BYTES} x i8]"
     layout = lay_out(kernel, kept, prepared.places, _of_threads(kernel, kept, regions), saved)
+    merged = most_merged(kernel, kept) if settings.row else 0
+    threads = max(MOST_THREADS, merged)
     blocks = BlocksCode(kernel, kept, layout, settings, regions, own)
     states = blocks.write()
     lines = [
         *_kept_lines(prepared.rest),
         f"@na.sites = internal constant {_array('i32', _sites(kernel))}",
-        *write_run_function(kernel, layout, cooperative, own),
-        *_blocks_function(kernel, layout, blocks, states, settings, cooperative),
+        *write_run_function(kernel, layout, cooperative, own, threads),
+        *_blocks_function(kernel, layout, blocks, states, settings, cooperative, threads),
         CHOOSE,
         RECORD,
         FILL,
@@ -103,6 +106,7 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
         layout.thread_bytes,
         settings.row,
         cooperative,
+        merged,
         _sites(kernel),
         _notes(kernel, kept, regions, time.perf_counter() - light, light - began)
         | {
@@ -215,7 +219,7 @@ _PLACE = _Place(
 
 def _blocks_function(
     kernel: CutKernel, layout: Layout, blocks: BlocksCode, states: list[str], settings: Settings,
-    cooperative: bool,
+    cooperative: bool, threads: int,
 ) -> list[str]:  # fmt: skip
     alias = "" if settings.ordered else "noalias "
     aligned = dict.fromkeys(layout.names(), 64)
@@ -224,7 +228,7 @@ def _blocks_function(
         *(f"{kind} {name}" for kind, name in kernel.function.parameters),
         *(f"ptr {alias}nonnull align {aligned[name]} {name}" for name in layout.names()),
         "ptr %na.memory, i64 %na.first_block, i64 %na.end_block",
-        extents(),
+        extents(threads),
         "i64 %na.dynamic_bytes, ptr %na.turns, ptr %na.turns_of_blocks, i1 %na.is_apart",
     ]
     place = _place_in_turn() if settings.ordered else _PLACE

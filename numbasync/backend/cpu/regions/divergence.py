@@ -32,6 +32,7 @@ from numbasync.backend.cpu.regions.cut import THREAD_NAMES, CutKernel, Level
 from numbasync.backend.cpu.regions.flow import (
     END,
     Liveness,
+    in_cycles,
     natural_loops,
     post_dominators,
     predecessors,
@@ -65,9 +66,10 @@ def divergent_values(kernel: CutKernel) -> set[str]:
     if not kernel.barriers:
         return analysis.run([])
     levels = {min(b.level, Level.BLOCK) for b in kernel.barriers} | {Level.BLOCK}
-    branches: list[_Branches] = [_Ways(kernel, level) for level in levels]
+    live = Liveness(kernel.function.blocks, kernel.graph(), kernel.names)
+    branches: list[_Branches] = [_Ways(kernel, level, live) for level in levels]
     if min(levels) < Level.BLOCK:
-        branches.append(_Rounds(kernel))
+        branches.append(_Rounds(kernel, live))
     return analysis.run(branches)
 
 
@@ -85,10 +87,8 @@ def values_of_memory(kernel: CutKernel) -> set[str]:
 class _Ways:
     """The ways between two barriers of a level, and what a divergent branch on them does."""
 
-    def __init__(self, kernel: CutKernel, level: Level) -> None:
-        blocks = kernel.function.blocks
-        self._blocks = blocks
-        full = kernel.graph()
+    def __init__(self, kernel: CutKernel, level: Level, live: Liveness) -> None:
+        self._blocks = kernel.function.blocks
         cut_graph = kernel.graph(level)
         self._leaves = {b.block: b.resume for b in kernel.barriers if b.level >= level}
         backwards = predecessors(cut_graph)
@@ -100,7 +100,7 @@ class _Ways:
         }
         self._before = predecessors(self.graph)
         self._meets = post_dominators(self.graph)
-        self._live = Liveness(blocks, full, kernel.names)
+        self._live = live
 
     def influenced(self, branch: str) -> set[str]:
         if branch not in self.graph or len(self.graph[branch]) < 2:
@@ -140,7 +140,7 @@ class _Ways:
 class _Rounds:
     """What has two values while some threads wait and others go round."""
 
-    def __init__(self, kernel: CutKernel) -> None:
+    def __init__(self, kernel: CutKernel, live: Liveness) -> None:
         blocks = kernel.function.blocks
         self._barriers = {b.block: b for b in kernel.barriers}
         ends = kernel.graph(Level.WARP)
@@ -151,14 +151,14 @@ class _Rounds:
         # In a loop of any kind: threads that have gone into its next round, as far as a barrier of
         # the block there, have made its values anew while others still need those of this round.
         full = kernel.graph()
+        around = in_cycles(full, kernel.function.entry)
         self._made = {
             i.result: block
             for block, code in blocks.items()
-            if block in reached_from(full, full[block])
+            if block in around
             for i in code
             if i.result
         }
-        live = Liveness(blocks, full, kernel.names)
         definitions = {i.result: i for code in blocks.values() for i in code if i.result}
         self._loops = natural_loops(full, kernel.function.entry)
         self._needed = {

@@ -55,6 +55,25 @@ def reverse_postorder(graph: Graph, entry: str) -> list[str]:
     return order
 
 
+def in_cycles(graph: Graph, entry: str) -> set[str]:
+    """The nodes from which ways lead back to them."""
+    before = predecessors(graph)
+    found: set[str] = set()
+    seen: set[str] = set()
+    for node in reverse_postorder(graph, entry):
+        around: list[str] = []  # what reaches the node, and is reached from it
+        waiting = [node]
+        while waiting:
+            other = waiting.pop()
+            if other not in seen:
+                seen.add(other)
+                around.append(other)
+                waiting += before[other]
+        if len(around) > 1 or node in graph[node]:
+            found.update(around)
+    return found
+
+
 def dominators(graph: Graph, entry: str) -> dict[str, str]:
     """The immediate dominator of each node that is reached; the entry's is itself."""
     order = reverse_postorder(graph, entry)
@@ -179,9 +198,11 @@ def natural_loops(graph: Graph, entry: str) -> list[NaturalLoop]:
     """All loops with one header that dominates them."""
     tree = dominators(graph, entry)
     before = predecessors({b: graph[b] for b in tree})
+    place = {b: n for n, b in enumerate(tree)}  # in reverse postorder
     loops = []
     for header in tree:
-        latches = [b for b in before[header] if dominates(tree, header, b)]
+        back = [b for b in before[header] if place[b] >= place[header]]
+        latches = [b for b in back if dominates(tree, header, b)]
         if latches:
             blocks = {header}
             waiting = list(latches)

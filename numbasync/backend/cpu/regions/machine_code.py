@@ -33,6 +33,8 @@ def target_machine(triple: str = "", cpu: str = "", features: str = "", level: i
 
 def loaded(object_code: bytes) -> Any:
     """The engine that has machine code in memory, and keeps it there as long as it lives."""
+    llvm.initialize_native_target()  # Numba does not, where NUMBA_DISABLE_JIT is set
+    llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
@@ -73,6 +75,7 @@ class Code:
         is_row: only for blocks with one row of threads: `y` and `z` are 1.
         cooperative: blocks that meet: each has memory of its own. A call runs each of them to the
             next barrier of the grid, whose number is then in its memory (`record.WAITS_AT`).
+        most_merged: how many threads a block may have that is made of several; 0 if none may be.
         sites: the place of each barrier, by its number.
         notes: what the compilation found, for tests and for whoever measures.
     """
@@ -86,6 +89,7 @@ class Code:
     thread_bytes: int
     is_row: bool
     cooperative: bool
+    most_merged: int
     sites: list[int]
     notes: dict[str, Any] = field(default_factory=dict)
     _engine: Any = field(default=None, repr=False, compare=False)

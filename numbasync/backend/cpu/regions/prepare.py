@@ -9,6 +9,7 @@ own.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -22,9 +23,13 @@ from numbasync.backend.cpu.regions.turned_loops import cut_with_turned_loops
 
 MOST_THREADS = 1024  # of a block
 MOST_BLOCKS = 2147483646  # of a grid along an axis
-_LIGHT = (
+LARGE = 5000  # lines of LLVM's text
+_INLINE = (
     "always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine",
-    "sroa", "new_gvn", "sroa", "simplify_cfg", "instruction_combine",
+    "sroa",
+)  # fmt: skip
+_SIMPLIFY = (
+    "new_gvn", "sroa", "simplify_cfg", "instruction_combine",
     # Numba's range computes its next value, by `sext` and `select` of whether anything is left, in
     # the block that tests that. Sunk behind the test, it is known which.
     "sinking", "new_gvn", "instruction_combine", "instruction_namer",
@@ -77,12 +82,26 @@ def prepare(text: str, name: str, turn_loops: bool) -> Prepared:
     _name_simply(module, name)
     hidden, places = _hide_places(str(module), name)
     module = llvm.parse_assembly(hidden)
-    run_passes(module, _LIGHT)
+    if hidden.count("\n") > LARGE:
+        # Before there are a thousand copies of a small function: it takes ten seconds behind that.
+        run_passes(module, ("sroa",))
+    run_passes(module, _INLINE)
+    run_passes(module, _simplifying(str(module)))
     parsed = parse_module(str(module), name)
     for simplify in (drop_sign_tests, test_by_value, drop_unused):
         simplify(parsed.function)
     kernel = cut_with_turned_loops(parsed.function) if turn_loops else cut(parsed.function)
     return Prepared(kernel, parsed.rest, places)
+
+
+def _simplifying(text: str) -> Iterator[str]:
+    """The passes behind those that inline.
+
+    LLVM ends the process if numbering its values takes one of them up a hundred times, which
+    happens in code of ten thousand lines with loops in loops. Such code goes without numbers.
+    """
+    is_large = text.count("\n") > LARGE
+    return (name for name in _SIMPLIFY if not (is_large and name == "new_gvn"))
 
 
 def _name_simply(module: llvm.ModuleRef, kernel: str) -> None:

@@ -9,25 +9,30 @@ from numbasync.backend.cpu.regions.layout import Layout
 from numbasync.backend.cpu.regions.llvm_types import size_and_alignment
 from numbasync.backend.cpu.regions.machine_code import PLACES
 from numbasync.backend.cpu.regions.own_sums import OwnSums
-from numbasync.backend.cpu.regions.prepare import MOST_BLOCKS, MOST_THREADS
+from numbasync.backend.cpu.regions.prepare import MOST_BLOCKS
 
 SYMBOL = "numbasync_run"
 EXTENTS = ("wx", "wy", "wz", "gx", "gy", "gz")
 
 
-def extents() -> str:
-    most = {"w": MOST_THREADS + 1, "g": MOST_BLOCKS + 1}
+def extents(threads: int) -> str:
+    """The parameters of a launch's extents.
+
+    Args:
+        threads: the most of a block.
+    """
+    most = {"w": threads + 1, "g": MOST_BLOCKS + 1}
     return ", ".join(f"i32 range(i32 1, {most[e[0]]}) %na.{e}" for e in EXTENTS)
 
 
 def write_run_function(
-    kernel: CutKernel, layout: Layout, cooperative: bool, own: OwnSums | None
+    kernel: CutKernel, layout: Layout, cooperative: bool, own: OwnSums | None, threads: int
 ) -> list[str]:
     """What is called from outside: it takes the arguments and the memory apart."""
     lines = [
         (
             f"define i32 @{SYMBOL}(ptr %arguments, ptr align 64 %memory, i64 %first, i64 %end, "
-            f"{extents()}, i64 %na.dynamic_bytes, ptr %order) {{"
+            f"{extents(threads)}, i64 %na.dynamic_bytes, ptr %order) {{"
         ),
         "top:",
         *(f"  %na.{e}64 = zext nneg i32 %na.{e} to i64" for e in ("wx", "wy", "wz")),

@@ -30,36 +30,43 @@ class _Test:
 
 def test_first(function: Function) -> None:
     """Write all loops so that can be."""
+    rewriter = _Rewriter(function)
     for loop in natural_loops(function.successors(), function.entry):
-        _Rewriter(function, loop).run()
+        if rewriter.run(loop):
+            rewriter = _Rewriter(function)
 
 
 class _Rewriter:
-    def __init__(self, function: Function, loop: NaturalLoop) -> None:
-        self._function, self._loop = function, loop
+    """Writes loops of a function, each of them if that can be: then its blocks are others."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
         self._blocks = function.blocks
         self._graph = function.successors()
         self._before = predecessors(self._graph)
         self._definitions = function.made()
-        self._made = {i.result for b in loop.blocks for i in self._blocks[b] if i.result}
 
-    def run(self) -> None:
-        header = self._loop.header
-        ways_in = [b for b in self._before[header] if b not in self._loop.blocks]
-        if len(self._loop.latches) != 1 or len(ways_in) != 1:
-            return
+    def run(self, loop: NaturalLoop) -> bool:
+        """Write a loop so that it tests first; whether that is done."""
+        self._loop = loop
+        self._made = {i.result for b in loop.blocks for i in self._blocks[b] if i.result}
+        header = loop.header
+        ways_in = [b for b in self._before[header] if b not in loop.blocks]
+        if len(loop.latches) != 1 or len(ways_in) != 1:
+            return False
         (latch,), (entry,) = self._loop.latches, ways_in
         test = self._test(latch, header)
         if test is None or test.outside in self._loop.blocks or len(self._graph[latch]) != 2:
-            return
+            return False
         phis = [i for i in self._blocks[header] if i.opcode == "phi"]
         heads = {tuple(v for _, v in sorted((b == latch, v) for v, b in i.incoming)): i.result
                  for i in phis}  # fmt: skip
         operands = self._operands(entry, header, test, heads)
         behind = self._behind(test.outside, latch, heads)
         if operands is None or behind is None or self._is_used_behind(test.outside):
-            return
+            return False
         self._write(latch, entry, test, operands, phis, behind)
+        return True
 
     def _test(self, block: str, following: str) -> _Test | None:
         """What holds on the way from a block to `following`."""

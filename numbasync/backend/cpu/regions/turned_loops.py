@@ -20,7 +20,6 @@ from numbasync.backend.cpu.regions.divergence import (
 from numbasync.backend.cpu.regions.flow import (
     NaturalLoop,
     natural_loops,
-    predecessors,
     that_return,
 )
 from numbasync.backend.cpu.regions.function_text import Function
@@ -32,6 +31,8 @@ from numbasync.backend.cpu.regions.tests_first import test_first
 
 FEW_ROUNDS = 16  # LLVM writes such a loop out
 MOST_CARRIED = 6  # values of a thread that change from round to round
+MOST_TURNED = 6  # loops: each has copies of its code, which are most of what LLVM compiles
+MOST_JUDGED = 50  # loops: with so many, most are short ones of functions that were inlined
 _TURN = "call void @na.turn(i32 -1)"
 
 
@@ -44,12 +45,12 @@ def cut_with_turned_loops(function: Function) -> CutKernel:
     test_first(function)
     tested = cut(_copy(function))
     candidates = [loop.header for loop in _innermost(tested) if _may_be_turned(tested, loop)]
-    while candidates:
+    while 0 < len(candidates) <= MOST_JUDGED:
         kernel = cut(_with_turns(function, candidates))
-        divergent = divergent_values(kernel)
-        refused = [h for h in candidates if not _is_worth_it(kernel, h, divergent)]
+        judge = _Judge(kernel)
+        refused = [h for h in candidates if not judge.is_worth_it(h)]
         if not refused:
-            return kernel
+            return kernel if len(candidates) <= MOST_TURNED else plain
         candidates = [h for h in candidates if h not in refused]
     return plain
 
@@ -133,7 +134,11 @@ def _with_turns(function: Function, headers: list[str]) -> Function:
 
 def _move_out(function: Function, loop: NaturalLoop) -> None:
     """Make before the loop what is the same in each round, such as `cuda.gridsize(1)`."""
-    before = [b for b in predecessors(function.successors())[loop.header] if b not in loop.blocks]
+    before = [
+        b
+        for b, code in function.blocks.items()
+        if loop.header in code[-1].labels and b not in loop.blocks
+    ]
     if len(before) != 1:
         return
     inside = {i.result for b in loop.blocks for i in function.blocks[b] if i.result}
@@ -195,33 +200,44 @@ def _insert(function: Function, block: str, following: str, stem: str) -> None:
     code[:] = [relabelled(i, {block: between}) for i in code]
 
 
-def _is_worth_it(kernel: CutKernel, header: str, divergent: set[str]) -> bool:
-    """Whether the loop is run by all threads alike, on neighbouring elements."""
-    blocks = kernel.function.blocks
-    loops = natural_loops(kernel.graph(), kernel.function.entry)
-    loop = next((found for found in loops if found.header == header), None)
-    if loop is None:
-        return False
-    around = [other for other in loops if header in other.blocks]
-    from_memory = values_of_memory(kernel)
-    for other in around:
-        # How often a thread runs it may depend on its number, not on what it has read.
-        refused = from_memory if other is loop else divergent
-        if any(u in refused for b, _ in _exits(kernel, other) for u in blocks[b][-1].uses):
+class _Judge:
+    """Whether loops of a kernel that are turned are worth it."""
+
+    def __init__(self, kernel: CutKernel) -> None:
+        self._kernel = kernel
+        self._blocks = kernel.function.blocks
+        self._loops = natural_loops(kernel.graph(), kernel.function.entry)
+        self._divergent = divergent_values(kernel)
+        self._from_memory = values_of_memory(kernel)
+        self._strides = Strides(kernel.function.made(), self._divergent)
+
+    def is_worth_it(self, header: str) -> bool:
+        """Whether the loop is run by all threads alike, on neighbouring elements."""
+        blocks = self._blocks
+        loop = next((found for found in self._loops if found.header == header), None)
+        if loop is None:
             return False
-    carried = [i for i in blocks[header] if i.opcode == "phi" and i.result in divergent]
-    if len(carried) > MOST_CARRIED:
-        return False
-    strides = Strides(kernel.function.made(), divergent)
-    for block in loop.blocks:
-        for i in blocks[block]:
-            if i.opcode not in ("load", "store"):
+        for other in self._loops:
+            if header not in other.blocks:
                 continue
-            parts = split_list(i.text)
-            kind = i.type if i.opcode == "load" else parts[0].split(" ", 1)[1].rsplit(" ", 1)[0]
-            stride = strides.of(parts[1].rsplit(" ", 1)[-1])
-            if stride is None or abs(stride) not in (0, size_and_alignment(kind)[0]):
+            # How often a thread runs it may depend on its number, not on what it has read.
+            refused = self._from_memory if other is loop else self._divergent
+            exits = _exits(self._kernel, other)
+            if any(u in refused for b, _ in exits for u in blocks[b][-1].uses):
                 return False
-            if i.opcode == "store" and stride == 0:
-                return False
-    return True
+        carried = [i for i in blocks[header] if i.opcode == "phi" and i.result in self._divergent]
+        return len(carried) <= MOST_CARRIED and all(
+            self._is_side_by_side(i)
+            for block in loop.blocks
+            for i in blocks[block]
+            if i.opcode in ("load", "store")
+        )
+
+    def _is_side_by_side(self, i: Instruction) -> bool:
+        """Whether neighbouring threads use neighbouring elements, or read the same one."""
+        parts = split_list(i.text)
+        kind = i.type if i.opcode == "load" else parts[0].split(" ", 1)[1].rsplit(" ", 1)[0]
+        stride = self._strides.of(parts[1].rsplit(" ", 1)[-1])
+        if stride == 0:
+            return i.opcode == "load"
+        return stride is not None and abs(stride) == size_and_alignment(kind)[0]

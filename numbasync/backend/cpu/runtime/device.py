@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import enum
 import math
 import os
 import platform
@@ -13,8 +15,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numba import typeof
 
+from numbasync import dtypes
 from numbasync.arguments import with_type
-from numbasync.backend import array_protocols, bfloat16_type
+from numbasync.backend import array_protocols
 from numbasync.backend.cpu.kernel import scheduling
 from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.limits import LIMITS
@@ -37,9 +40,13 @@ from numbasync.backend.protocols import (
     Work,
     counters,
 )
-from numbasync.errors import DeviceMismatchError, DTypeError, OutOfDeviceMemoryError
+from numbasync.errors import (
+    DeviceMismatchError,
+    DTypeError,
+    OutOfDeviceMemoryError,
+    UnsupportedKernelError,
+)
 from numbasync.fork import in_child
-from numbasync.layout import is_bfloat16
 
 
 class CpuDevice:
@@ -168,15 +175,26 @@ class CpuDevice:
     def lend(self, array: CpuArray, memory: object, keep: object) -> CpuExport:
         return CpuExport(array.array, keep)
 
+    def compile_source(
+        self, source: str, name: str, is_c: bool, options: Sequence[str]
+    ) -> NoReturn:
+        raise UnsupportedKernelError(
+            f"kernel {name} is CUDA C++, which cpu:{self.ordinal} has no compiler for.\n"
+            "Write it in Python, @na.launcher over @cuda.jit, and it runs on every device."
+        )
+
     def scalar_key(self, value: object) -> Hashable:
         if type(value) is int:
             int_type: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
             return int_type
         if value is None or isinstance(value, (np.generic, bool, int, float, complex)):
-            if isinstance(value, np.generic) and is_bfloat16(value.dtype):
-                return bfloat16_type.from_dtype(value.dtype)  # type: ignore[no-any-return]
+            if isinstance(value, np.generic) and dtypes.is_extension(value.dtype):
+                return dtypes.numba_type(value.dtype)  # type: ignore[no-any-return]
             numba_type: Hashable = typeof(value)
             return numba_type
+        if isinstance(value, enum.Enum):
+            with contextlib.suppress(ValueError):  # its members have values of several types
+                return typeof(value)  # type: ignore[no-any-return]
         if isinstance(value, tuple):
             parts = tuple(self.scalar_key(v) for v in value)
             return NamedTupleKey(type(value), parts) if hasattr(value, "_fields") else parts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import dtypes
 from numbasync.backend import array_protocols
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class CpuExport:
         for other_stream in after:
             other_stream.synchronize()
         readonly = source is not None and source.export.readonly
-        is_bfloat16 = layout.is_bfloat16(self._array.dtype)
-        bits = self._array.view(np.uint16) if is_bfloat16 else self._array
+        bits = self._array.view(dtypes.bits_of(self._array.dtype))
         array = array_protocols.kept(bits, self._keep, readonly)
         # Arguments that NumPy 2.0 does not know are passed only where the consumer gives them.
         arguments: dict[str, Any] = {
@@ -59,4 +58,4 @@ class CpuExport:
             "copy": copy,
         }
         made = array.__dlpack__(**{k: v for k, v in arguments.items() if v is not None})
-        return array_protocols.of_bfloat16(made) if is_bfloat16 else made
+        return array_protocols.retype(made, self._array.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -70,6 +71,9 @@ class CpuQueue:
 
     def generate(self, dst: CpuArray, formula: Formula) -> None:
         self._push(*tasks.generate(self._stream.engine, dst, formula))
+
+    def call(self, function: Callable[..., None], arrays: Sequence[CpuArray]) -> None:
+        self._push(partial(function, *(array.array for array in arrays)), False)
 
     def replay(self, graph: CpuGraph) -> None:
         counters.replays += 1

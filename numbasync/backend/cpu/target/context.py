@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import binding
-from numba.cuda import cgutils, target
+from numba.cuda import cgutils, config, target
 from numba.cuda.core import callconv, codegen, imputils
 from numba.cuda.core import errors as _errors
 from numba.cuda.core.base import (  # pyright: ignore[reportMissingImports]
@@ -52,6 +52,7 @@ def call_own(context: Any, builder: Any, key: Any, signature: Any, args: Any) ->
 @cache
 def target_data() -> Any:
     """LLVM's layout of data for this processor."""
+    binding.initialize_native_target()  # Numba does not, where NUMBA_DISABLE_JIT is set
     machine = binding.Target.from_default_triple().create_target_machine()
     return machine.target_data
 
@@ -115,7 +116,10 @@ class CallConv(callconv.CUDACallConv):  # type: ignore[misc, unused-ignore]
 class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-ignore]
     """The context of one session; what is registered is that of `numba.cuda`, and `OWN`."""
 
-    enable_nrt = False  # no memory is allocated in kernels
+    @property
+    def enable_nrt(self) -> bool:
+        """Whether the kernel may allocate arrays: mostly by Numba's setting for GPUs."""
+        return self.session.options.may_allocate or bool(getattr(config, "CUDA_ENABLE_NRT", False))
 
     def __init__(self, session: Session, compile_subroutine: Callable[..., Any]) -> None:
         """

@@ -32,6 +32,11 @@ def _of_block(name: str) -> Any:
     return emit
 
 
+def _sort(context: TargetContext, builder: Builder, signature: Any, args: list[Any]) -> Any:
+    builder.meet("block.sort", "na")
+    return call_own(context, builder, block.sort_together, signature, args)
+
+
 def _of_warp(name: str) -> Any:
     own = getattr(warp, f"{name}_together")
 
@@ -49,3 +54,4 @@ def _of_warp(name: str) -> Any:
 for _name, _count in _COUNTS.items():
     emits(getattr(block, _name), *[types.Any] * _count)(_of_block(_name))
     emits(getattr(warp, _name), *[types.Any] * _count)(_of_warp(_name))
+emits(block.sort, *[types.Any] * 4)(_sort)

@@ -18,10 +18,12 @@ from numbasync.backend.bfloat16_type import register
 from numbasync.backend.cpu.library.libdevice_rounding import IN_MODE
 from numbasync.backend.cpu.record import Site
 from numbasync.backend.cpu.target import (  # noqa: F401 - they register
+    allocations,
     arrays,
     atomic_operations,
     collectives,
     elements,
+    fp8_calls,
     group_calls,
     libdevice_calls,
     positions,

@@ -28,6 +28,7 @@ class Options:
         lines: each line calls `na.line` first, with the number of the line before it and its own.
         may_return: barriers do not wait for threads that have returned, as on a GPU; else these
             are reported.
+        may_allocate: the kernel allocates arrays, also where Numba's setting does not say so.
     """
 
     fastmath: bool = False
@@ -35,6 +36,7 @@ class Options:
     checked: bool = False
     lines: bool = False
     may_return: bool = False
+    may_allocate: bool = False
 
 
 @dataclass

@@ -29,9 +29,11 @@ _passes: Any = typed_passes
 _machinery: Any = compiler_machinery
 _errors: Any = errors
 _ir: Any = _numba_ir
-# They describe the code, and say where the life of each variable ends: it holds no reference that
-# would have to be released.
-_DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary, _passes.IRLegalization)
+# They describe the code.
+_DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary)
+# It says where the life of each variable ends: there is something to be released only where kernels
+# allocate arrays.
+_OF_REFERENCES = _passes.IRLegalization
 
 
 class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
@@ -56,7 +58,12 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         self.call_helper = self.call_conv.init_call_helper(self.builder)
 
     def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
-        """A plain store: nothing is released, and nothing described to a debugger."""
+        """A plain store: nothing is described to a debugger, and nothing released where kernels
+        allocate nothing.
+        """
+        if self.context.enable_nrt:
+            super().storevar(value, name, argidx)
+            return
         self._alloca_var(name, self.typeof(name))
         if name in self._singly_assigned_vars:
             self._blk_local_varmap[name] = value
@@ -240,7 +247,8 @@ class Compiler(_compiler.CUDACompiler):  # type: ignore[misc, unused-ignore]
         (numbas,) = super().define_pipelines()
         passes = _PassManager("cuda")  # the name is in the texts of errors
         for each, why in numbas.passes:
-            if each not in _DROPPED:
+            keeps = each is not _OF_REFERENCES or self.state.targetctx.enable_nrt
+            if each not in _DROPPED and keeps:
                 passes.add_pass(_OWN.get(each, each), why)
         passes.finalize()
         return [passes]

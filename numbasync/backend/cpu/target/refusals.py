@@ -6,13 +6,9 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from numba.cuda import config as _config
-
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.target.lower import lower
-from numbasync.errors import KernelCompileError, UnsupportedKernelError
-
-config: Any = _config  # type checkers do not know all of its names
+from numbasync.errors import UnsupportedKernelError
 
 
 def check(kernel: types.FunctionType, argument_types: Sequence[Any]) -> None:
@@ -20,23 +16,11 @@ def check(kernel: types.FunctionType, argument_types: Sequence[Any]) -> None:
     compiled, which may use what only a GPU has.
 
     Raises:
-        KernelCompileError: see `refusal`.
+        KernelCompileError: see `compile_errors.compile_error`.
     """
     try:
         lower(kernel, argument_types)
     except (UnsupportedKernelError, Warning):  # a program may have turned warnings into errors
         return
     except Exception as error:  # Numba raises many classes
-        raise refusal(kernel, argument_types, error) from error
-
-
-def refusal(
-    kernel: types.FunctionType, argument_types: Sequence[Any], error: Exception
-) -> KernelCompileError | UnsupportedKernelError:
-    """The error for one that `lower` has raised; see `compile_errors.compile_error`."""
-    if config.CUDA_ENABLE_NRT and "NRT required" in str(error):
-        return UnsupportedKernelError(
-            f"kernel {kernel.__name__} allocates an array, which kernels of the CPU device do not: "
-            "create it with cuda.local.array, or pass it."
-        )
-    return compile_error(kernel, argument_types, error)
+        raise compile_error(kernel, argument_types, error) from error

@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from numbasync.backend.bfloat16_type import bfloat16
+from numbasync import dtypes
 from numbasync.backend.cpu.library.libdevice_rounding import to_integer
 from numbasync.backend.cpu.library.small_float_bits import (
     DOUBLE,
@@ -47,11 +47,12 @@ class _Small:
 
 
 _SMALL = {types.float16: _Small("numba.cuda._internal.cuda_fp16", "half", 10, nearest=True)}
-if bfloat16 is not None:
+if (bfloat16 := dtypes.extension_types().get("bfloat16")) is not None:
     _SMALL[bfloat16] = _Small("numba.cuda._internal.cuda_bf16", "bfloat16", 7, nearest=False)
 
 
-def _wide(builder: Builder, numba_type: Any, bits: Any) -> Any:
+def widened(builder: Builder, numba_type: Any, bits: Any) -> Any:
+    """The float32 of the bits of a small float."""
     return _SMALL[numba_type].format.read(builder, bits)
 
 
@@ -77,7 +78,7 @@ def cast(builder: Builder, value: Any, from_type: Any, to_type: Any) -> Any:
         if isinstance(from_type, types.Integer):
             value = as_double(builder, value, from_type.signed)
         return _narrow(builder, to_type, value)
-    wide = _wide(builder, from_type, value)
+    wide = widened(builder, from_type, value)
     if to_type in _SMALL:
         return _narrow(builder, to_type, wide)
     if isinstance(to_type, types.Float):
@@ -253,7 +254,7 @@ def _emitted(emit: _Emit | None, of: Any, name: str = "") -> Any:
             builder.refuse(f"a call of {name}")
             return context.get_constant_undef(signature.return_type)
         result = emit(builder, *(
-            _wide(builder, t, a) if t == of else a
+            widened(builder, t, a) if t == of else a
             for t, a in zip(signature.args, args, strict=True)
         ))  # fmt: skip
         if result.type == I1:

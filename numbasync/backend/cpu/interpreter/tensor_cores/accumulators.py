@@ -16,6 +16,7 @@ from numbasync.backend.cpu.interpreter.tensor_cores.fragments import (
     places,
 )
 from numbasync.backend.cpu.interpreter.tensor_cores.shared_tiles import encoded
+from numbasync.dtypes import is_extension, row_of
 from numbasync.errors import OutOfBoundsError
 
 
@@ -141,8 +142,8 @@ def store(array: Any, corner: Any, accumulators: Accumulator) -> None:
         whole = matrix([acc.values for acc, _ in given], kind.row_blocks, kind.column_blocks)
         target = array[row : row + len(whole), column : column + whole.shape[1]]
         inside = whole[: target.shape[0], : target.shape[1]]
-        if array.dtype.name == "bfloat16":
-            target[...] = encoded(inside, "bf16").view(array.dtype)
+        if is_extension(array.dtype):
+            target[...] = encoded(inside, row_of(array.dtype).ptx).view(array.dtype)
         else:
             target[...] = inside.astype(array.dtype)
         return [None] * len(given)

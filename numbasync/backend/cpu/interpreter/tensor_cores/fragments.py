@@ -21,6 +21,7 @@ from numbasync.backend.cpu.interpreter.tensor_cores.shared_tiles import (
     decoded,
     encoded,
 )
+from numbasync.dtypes import SMALL, TABLE
 from numbasync.errors import DataRaceError, KernelError
 
 STEP = 32  # bytes along k of one product
@@ -187,7 +188,7 @@ def check_same(call: Call, values: Sequence[Any], what: str) -> None:
 def to_fragment(accumulators: Accumulator, dtype: Any) -> Fragment:
     call = Call("to_fragment")
     name = getattr(dtype, "__name__", str(dtype))
-    element = "f16" if "bfloat" not in name else "bf16"
+    element = TABLE[max((n for n in SMALL if n in name), key=len, default=SMALL[0])].ptx
     bits = encoded(accumulators.settled(call), element)
     steps = accumulators.column_blocks // 2
     return Fragment(element, 1, bits.view(np.uint32), steps)

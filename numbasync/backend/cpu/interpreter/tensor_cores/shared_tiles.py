@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.dtypes import SMALL, TABLE, is_extension, of_name
 from numbasync.errors import MisalignedAccessError, OutOfBoundsError
 from numbasync.tensor_cores import swizzle as swizzles
 from numbasync.tensor_cores.tiles import ELEMENTS, Tile
@@ -108,19 +110,23 @@ def decoded(chunks: np.ndarray[Any, Any], element: str) -> np.ndarray[Any, Any]:
     has 10 bits of mantissa.
     """
     held = np.ascontiguousarray(chunks)
-    if element == "f16":
-        return held.view(np.float16).astype(np.float32)
-    if element == "bf16":
-        return (held.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if (small := _small(element)) is not None:
+        return held.view(small).astype(np.float32)
     if element == "tf32":
         return (held.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     return held.view(np.int8 if element == "s8" else np.uint8).astype(np.float64)
 
 
 def encoded(values: np.ndarray[Any, Any], element: str) -> np.ndarray[Any, Any]:
-    """float32 rounded to the nearest float16 or bfloat16, as uint16."""
-    if element == "f16":
-        return values.astype(np.float16).view(np.uint16)
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FFF, rounded).astype(np.uint16)
+    """float32 rounded to the nearest small float, as uint16."""
+    dtype = _small(element)
+    assert dtype is not None  # what is stored has a type of 16 bits
+    bits = values.astype(dtype).view(np.uint16)
+    # Of `dtypes.EXTENSIONS` as a GPU has it, not as ml_dtypes.
+    return np.where(np.isnan(values), 0x7FFF, bits) if is_extension(dtype) else bits
+
+
+@cache
+def _small(element: str) -> np.dtype[Any] | None:
+    """The small float of PTX's name; None of another element."""
+    return next((of_name(name) for name in SMALL if TABLE[name].ptx == element), None)

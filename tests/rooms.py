@@ -1,0 +1,149 @@
+"""The subpackages in numbers: files, lines, code, comments, docstrings, tests, and names of others
+that each uses and that are not public.
+
+`python -m tests.rooms` prints them; `python -m tests.rooms REVISION` also the differences to a
+revision of git, as CI does for a change.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numbasync as na
+from numbasync import extending
+
+PACKAGE = Path(str(na.__file__)).parent
+ROOT = PACKAGE.parent
+# The ground that every subpackage stands on.
+GROUND = frozenset({
+    "arguments", "block", "cache_folder", "driver_results", "dtypes", "errors", "extending", "fork",
+    "layout", "memo", "native", "notebook", "public", "tensor_cores", "threads", "vectors", "warp",
+})  # fmt: skip
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass
+class Room:
+    """A subpackage in numbers; `root` is the files beside them."""
+
+    files: int = 0
+    lines: int = 0
+    code: int = 0
+    comments: int = 0
+    docstrings: int = 0
+    tests: int = 0
+    private: int = 0
+
+
+def imports(text: str) -> Iterator[tuple[str, str]]:
+    """The modules of this package that a source imports from, and the names."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "numbasync":
+            for alias in node.names:
+                yield str(node.module), alias.name
+
+
+def public() -> set[tuple[str, str]]:
+    """What `numbasync` and `numbasync.extending` have, by the modules that it comes from."""
+    files = PACKAGE / "__init__.py", Path(str(extending.__file__))
+    return {found for file in files for found in imports(file.read_text())}
+
+
+def is_private(room: str, module: str, name: str, known: set[tuple[str, str]]) -> bool:
+    """Whether a name that a subpackage imports is neither its own, nor the ground's, nor public."""
+    if module == "numbasync":
+        return name.split(".")[0] not in {*GROUND, *dir(na), room}
+    top = module.split(".")[1]
+    if top in {*GROUND, room} or (module, name) in known:
+        return False
+    return module != f"numbasync.{top}" or top not in dir(na)
+
+
+def count(sources: dict[str, str]) -> dict[str, Room]:
+    """The numbers of each subpackage, from sources by their paths below the root of the project."""
+    rooms: dict[str, Room] = {}
+    private: dict[str, set[tuple[str, str]]] = {}
+    known = public()
+    for path, text in sources.items():
+        top, *rest = path.split("/")
+        name = rest[0] if len(rest) > 1 else "root"
+        if top == "tests":
+            if name in rooms or (PACKAGE / name).is_dir():
+                rooms.setdefault(name, Room()).tests += text.count("\n")
+            continue
+        room = rooms.setdefault(name, Room())
+        comments, docstrings, blank = parts(text)
+        lines = text.count("\n")
+        room.files += 1
+        room.lines += lines
+        room.comments += comments
+        room.docstrings += docstrings
+        room.code += lines - docstrings - blank
+        used = private.setdefault(name, set())
+        used |= {found for found in imports(text) if is_private(name, *found, known)}
+    for name, used in private.items():
+        rooms[name].private = len(used)
+    return dict(sorted(rooms.items()))
+
+
+def parts(text: str) -> tuple[int, int, int]:
+    """Comments; lines of docstrings; lines that are blank or a comment alone, outside of these."""
+    inside = set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            inside.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = sum(token.type == tokenize.COMMENT for token in tokens)
+    rest = [line.strip() for i, line in enumerate(text.splitlines(), 1) if i not in inside]
+    return comments, len(inside), sum(not line or line.startswith("#") for line in rest)
+
+
+def now() -> dict[str, str]:
+    """The sources of package and tests as they are."""
+    files = (*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py"))
+    return {file.relative_to(ROOT).as_posix(): file.read_text() for file in sorted(files)}
+
+
+def at(revision: str) -> dict[str, str]:
+    """Those of a revision."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    names = git("ls-tree", "-r", "--name-only", revision, "numbasync", "tests").split("\n")
+    return {name: git("show", f"{revision}:{name}") for name in names if name.endswith(".py")}
+
+
+def table(rooms: dict[str, Room], before: dict[str, Room] | None = None) -> str:
+    """The numbers as text; with the differences to other ones, where there are some."""
+    names = [field.name for field in fields(Room)]
+    rows = [["", *names]]
+    whole = {**rooms, "together": together(rooms)}
+    whole_before = None if before is None else {**before, "together": together(before)}
+    for name in (*sorted({*rooms, *(before or {})}), "together"):
+        room = whole.get(name, Room())
+        old = room if whole_before is None else whole_before.get(name, Room())
+        pairs = zip(astuple(room), astuple(old), strict=True)
+        rows.append([name, *(f"{n:,}" + (f" ({n - m:+,})" if n != m else "") for n, m in pairs)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [(row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])) for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in cells)
+
+
+def together(rooms: dict[str, Room]) -> Room:
+    """The sums."""
+    return Room(*(sum(column) for column in zip(*map(astuple, rooms.values()), strict=True)))
+
+
+if __name__ == "__main__":
+    then = count(at(sys.argv[1])) if len(sys.argv) > 1 else None
+    print(table(count(now()), then))  # noqa: T201 - a program
