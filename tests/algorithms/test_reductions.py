@@ -219,15 +219,15 @@ def test_the_bits_are_those_of_every_run(device: na.Device) -> None:
     rows = host(algorithms.sum(t, axis=1))
     alone = [host(algorithms.sum(t[i : i + 1], axis=1))[0] for i in range(4)]  # other grids
     assert rows.tobytes() == np.array(alone).tobytes()
-    # The tree that the kernels' module states: 32 threads, 16 elements each in four sums, then
-    # halves.
+    # The tree that the kernels' module states: 32 threads, 16 elements each, four neighbours at a
+    # time, in four sums; then halves.
     whole = RNG.standard_normal((4, 32 * EACH)).astype(np.float32)
     rows = host(algorithms.sum(put(whole), axis=1))
-    each = whole.reshape(4, EACH // 4, 4, 32)
+    each = whole.reshape(4, EACH // 4, 32, 4)
     fours = each[:, 0].copy()
     for k in range(1, EACH // 4):
         fours += each[:, k]
-    sums = (fours[:, 0] + fours[:, 1]) + (fours[:, 2] + fours[:, 3])
+    sums = (fours[..., 0] + fours[..., 1]) + (fours[..., 2] + fours[..., 3])
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]

@@ -41,7 +41,25 @@ FITTING: dict[na.Launcher, tuple[Any, ...]] = {
     image.histogram: (marks(256), pixels(9)),
     image.equalisation_table: (pixels(256), marks(256)),
     image.look_up: (pixels(4, 5), pixels(4, 5), pixels(256)),
+    image.clahe_tables: (pixels(2, 2, 256), pixels(4, 5), 2.0),
+    image.clahe: (pixels(4, 5), pixels(4, 5), pixels(2, 2, 256)),
+    image.normalise: (of(3, 4, 5), of(4, 5, 3), of(3), of(3), 1.0),
+    image.remap: (of(4, 5), of(6, 7), of(4, 5), of(4, 5), 0, 0.0),
+    image.resize_nearest: (of(4, 5), of(6, 7)),
+    image.resize_bilinear: (of(4, 5), of(6, 7)),
+    image.resize_bicubic: (of(4, 5), of(6, 7)),
+    image.resize_area: (of(4, 5), of(6, 7)),
+    image.box_blur: (of(4, 5), of(4, 5), 1),
+    image.erode: (of(4, 5), of(4, 5), 1),
+    image.dilate: (of(4, 5), of(4, 5), 1),
+    image.median: (of(4, 5), of(4, 5), 1),
 }
+# What takes float64, too, and what takes complex numbers besides.
+OF_ANY_REAL_DTYPE = {
+    (image.normalise, "picture"), (image.remap, "levels"), (image.resize_bilinear, "levels"),
+    (image.resize_bicubic, "levels"), (image.resize_area, "levels"),
+}  # fmt: skip
+OF_ANY_DTYPE = {(image.gaussian_blur, "levels"), (image.resize_nearest, "levels")}
 
 
 def test_no_kernel_is_left_out() -> None:
@@ -73,10 +91,10 @@ def test_wrong_ranks_and_dtypes_are_refused(device: na.Device, kernel: na.Launch
         wrongs = [right[None], np.asarray(right[0]), right.astype(np.complex64)]
         if right.dtype != np.float32:
             wrongs.append(right.astype(np.float32))
-        elif kernel is not image.gaussian_blur or name != "levels":
+        elif (kernel, name) in OF_ANY_DTYPE:
+            wrongs.pop()
+        elif (kernel, name) not in OF_ANY_REAL_DTYPE:
             wrongs.append(right.astype(np.float64))
-        if kernel is image.gaussian_blur and name == "levels":
-            wrongs.pop()  # it takes any real dtype
         for wrong in wrongs:
             with pytest.raises(LaunchError, match=rf"precondition .*{name}(.|\n)*{name}\.shape = "):
                 called(kernel, [*args[:i], wrong, *args[i + 1 :]])

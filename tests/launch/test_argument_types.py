@@ -74,7 +74,7 @@ def test_arguments_that_fit_no_parameter(device: na.Device) -> None:
         ((), {}, "z is missing"),
         ((z, 1.0, None, z), {}, "4 arguments came without a name"),
         ((z, 1.0, None, z, 10), {}, "5 arguments came without a name"),
-        ((z,), {"d": 1}, "d is unknown"),
+        ((z,), {"d": 1}, "there is no parameter d"),
         ((None,), {}, r"z cannot be NoneType.*\n.*if z is not None"),
         ((z, None), {}, r"a cannot be NoneType"),
         ((z,), {"c": None}, r"c cannot be NoneType"),

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[type, str, Callable[[], Any]]] = {
         CallerError, r"is a list of conditions, not one text; write preconditions=\['z.size > 1'\]",
         lambda: na.launcher(preconditions="z.size > 1")(add_one.kernel)),
     "two are missing": (
-        CallerError, "add_two.*: z, x are missing", lambda: na.launcher(add_two)()),  # type: ignore[call-arg]
+        CallerError, "add_two.*: z and x are missing", lambda: na.launcher(add_two)()),  # type: ignore[call-arg]
 }  # fmt: skip
 
 
