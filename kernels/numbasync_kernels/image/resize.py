@@ -33,7 +33,7 @@ def place_of(i: Any, size: Any, new_size: Any) -> Any:
     return whole, float32(doubled - whole * 2 * new_size) / float32(2 * new_size)
 
 
-@na.launcher(axes=(1, 0), preconditions=("out.dtype == levels.dtype", *FITS[1:]))
+@na.launcher(axes=(1, 0), preconditions=("out.ndim == 2 and out.dtype == levels.dtype", *FITS[1:]))
 @cuda.jit(cache=True)
 def resize_nearest(out: na.KernelOutput, levels: na.KernelInput) -> None:
     """Each pixel is the one in which its centre lies.
