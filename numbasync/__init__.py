@@ -53,8 +53,6 @@ from numbasync.launch.parameters import KernelOutput as KernelOutput
 from numbasync.launch.parameters import Literal as Literal
 from numbasync.launch.parameters import Tile as Tile
 from numbasync.launch.prepared import PreparedLaunch as PreparedLaunch
-from numbasync.launch.raw_kernel import RawKernel as RawKernel
-from numbasync.launch.raw_kernel import raw_kernel as raw_kernel
 from numbasync.launch.suggested import suggest_threads as suggest_threads
 from numbasync.launch.variants import CpuEngine as CpuEngine
 from numbasync.launch.variants import compile_count as compile_count

@@ -29,7 +29,6 @@ class ElementType:
     Attributes:
         name: NumPy's.
         nbytes: of an element.
-        c: its names in CUDA C++.
         dlpack: DLPack's number of its kind.
         packed: the codes of `struct` for a number in a kernel's argument buffer.
         nccl: NCCL's number, of a bool as a byte, of a complex number as two floats; None without.
@@ -41,7 +40,6 @@ class ElementType:
 
     name: str
     nbytes: int
-    c: tuple[str, ...]
     dlpack: int
     packed: str
     nccl: int | None = None
@@ -56,47 +54,30 @@ _SIGNED, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6  # DLPac
 TABLE = {
     row.name: row
     for row in (
-        ElementType("bool", 1, ("bool",), _BOOL, "?", nccl=1),
+        ElementType("bool", 1, _BOOL, "?", nccl=1),
+        ElementType("int8", 1, _SIGNED, "b", nccl=0, tensor_map="UINT8", ptx="s8"),
+        ElementType("uint8", 1, _UNSIGNED, "B", nccl=1, tensor_map="UINT8", ptx="u8"),
+        ElementType("int16", 2, _SIGNED, "h"),
+        ElementType("uint16", 2, _UNSIGNED, "H"),
+        ElementType("int32", 4, _SIGNED, "i", nccl=2),
+        ElementType("uint32", 4, _UNSIGNED, "I", nccl=3),
+        ElementType("int64", 8, _SIGNED, "q", nccl=4),
+        ElementType("uint64", 8, _UNSIGNED, "Q", nccl=5),
         ElementType(
-            "int8", 1, ("signed char", "int8_t"), _SIGNED, "b",
-            nccl=0, tensor_map="UINT8", ptx="s8",
-        ),
-        ElementType(
-            "uint8", 1, ("unsigned char", "uint8_t"), _UNSIGNED, "B",
-            nccl=1, tensor_map="UINT8", ptx="u8",
-        ),
-        ElementType("int16", 2, ("short", "int16_t"), _SIGNED, "h"),
-        ElementType("uint16", 2, ("unsigned short", "uint16_t"), _UNSIGNED, "H"),
-        ElementType("int32", 4, ("int", "int32_t"), _SIGNED, "i", nccl=2),
-        ElementType("uint32", 4, ("unsigned int", "unsigned", "uint32_t"), _UNSIGNED, "I", nccl=3),
-        ElementType("int64", 8, ("long long", "int64_t"), _SIGNED, "q", nccl=4),
-        ElementType(
-            "uint64", 8, ("unsigned long long", "uint64_t", "size_t"), _UNSIGNED, "Q", nccl=5,
-        ),
-        ElementType(
-            "float16", 2, ("__half", "half"), _FLOAT, "e", nccl=6, tensor_map="FLOAT16", ptx="f16",
+            "float16", 2, _FLOAT, "e", nccl=6, tensor_map="FLOAT16", ptx="f16",
             rtol=5e-3, rtol_reordered=1e-2,
         ),
         ElementType(
-            "bfloat16", 2, ("__nv_bfloat16", "nv_bfloat16"), _BFLOAT, "H", nccl=9,
-            tensor_map="BFLOAT16", ptx="bf16",
+            "bfloat16", 2, _BFLOAT, "H", nccl=9, tensor_map="BFLOAT16", ptx="bf16",
             rtol=4e-2, rtol_reordered=8e-2,
         ),
         ElementType(
-            "float32", 4, ("float",), _FLOAT, "f", nccl=7, tensor_map="FLOAT32", ptx="tf32",
+            "float32", 4, _FLOAT, "f", nccl=7, tensor_map="FLOAT32", ptx="tf32",
             rtol=1e-5, rtol_reordered=1e-4,
         ),
-        ElementType(
-            "float64", 8, ("double",), _FLOAT, "d", nccl=8, rtol=1e-12, rtol_reordered=1e-10,
-        ),
-        ElementType(
-            "complex64", 8, ("float2", "cuComplex"), _COMPLEX, "ff",
-            nccl=7, rtol=1e-5, rtol_reordered=1e-4,
-        ),
-        ElementType(
-            "complex128", 16, ("double2", "cuDoubleComplex"), _COMPLEX, "dd",
-            nccl=8, rtol=1e-12, rtol_reordered=1e-10,
-        ),
+        ElementType("float64", 8, _FLOAT, "d", nccl=8, rtol=1e-12, rtol_reordered=1e-10),
+        ElementType("complex64", 8, _COMPLEX, "ff", nccl=7, rtol=1e-5, rtol_reordered=1e-4),
+        ElementType("complex128", 16, _COMPLEX, "dd", nccl=8, rtol=1e-12, rtol_reordered=1e-10),
     )
 }  # fmt: skip
 
@@ -129,11 +110,6 @@ def of_dlpack(kind: int, bits: int) -> np.dtype[Any] | None:
     """The dtype of DLPack's kind and width; None if there is none here."""
     row = _BY_DLPACK.get((kind, bits))
     return None if row is None else of_name(row.name)
-
-
-def of_c(name: str) -> np.dtype[Any] | None:
-    """The dtype of a name in CUDA C++; None if there is none here."""
-    return next((of_name(row.name) for row in TABLE.values() if name in row.c), None)
 
 
 def numba_type(dtype: np.dtype[Any]) -> Any:

@@ -128,18 +128,6 @@ class Executable(Protocol):
         ...
 
 
-class SourceExecutable(Protocol):
-    """A kernel in CUDA C++, compiled for one device: `Queue.launch` of it takes array handles, and
-    numbers of NumPy in the types that the source declares.
-    """
-
-    @property
-    def max_threads_per_block(self) -> int: ...
-    def allow_large_shared(self) -> None:
-        """See `Executable.allow_large_shared`."""
-        ...
-
-
 @known
 @dataclass(slots=True, eq=False)
 class Work:

@@ -34,7 +34,6 @@ from numbasync.backend.executables import Coarsener as Coarsener
 from numbasync.backend.executables import Coarsening as Coarsening
 from numbasync.backend.executables import Executable as Executable
 from numbasync.backend.executables import NamedTupleKey as NamedTupleKey
-from numbasync.backend.executables import SourceExecutable as SourceExecutable
 from numbasync.backend.executables import Work as Work
 from numbasync.backend.formulas import Formula as Formula
 from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess
@@ -339,20 +338,6 @@ class Device(Protocol):
         Raises:
             KernelCompileError: Numba refused the kernel; Numba's error is the cause.
             UnsupportedKernelError: this device lacks a construct that the kernel uses.
-        """
-        ...
-
-    def compile_source(
-        self, source: str, name: str, is_c: bool, options: Sequence[str]
-    ) -> SourceExecutable:
-        """Compile a kernel in CUDA C++. Blocks; any thread may call.
-
-        Args:
-            is_c: the kernel's symbol is its name, by `extern "C"`.
-
-        Raises:
-            KernelCompileError: the compiler refused the source.
-            UnsupportedKernelError: this device has no compiler for it.
         """
         ...
 

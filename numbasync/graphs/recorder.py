@@ -26,7 +26,7 @@ from numbasync.ops import submission_queue
 from numbasync.ops.context import Context, allocated
 from numbasync.ops.enqueue import run_steps
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import name_of, suppress_unused_warnings
+from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 from numbasync.ops.run import resolve_stream
@@ -297,7 +297,7 @@ class _Queue:
 
     def call(self, function: Callable[..., None], arrays: Sequence[Any]) -> None:
         raise NotAGraphNodeError(
-            f"{name_of(function)} is a function of another library, which a graph cannot repeat.\n"
+            "a function of another library is called, which a graph cannot repeat.\n"
             "Run na.external(...) before the graph, or between two of its launches."
         )
 

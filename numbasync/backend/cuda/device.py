@@ -45,7 +45,6 @@ from numbasync.backend.cuda.peers import Peers
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows
 from numbasync.backend.cuda.resources import peaks_of
-from numbasync.backend.cuda.source_kernels import SourceKernel
 from numbasync.backend.cuda.stream import CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.tensor_maps import CudaTensorMap, TensorMaps
@@ -298,11 +297,6 @@ class CudaDevice:
 
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
         return kernels.compile_kernel(self, dispatcher, keys)
-
-    def compile_source(
-        self, source: str, name: str, is_c: bool, options: Sequence[str]
-    ) -> SourceKernel:
-        return SourceKernel(self, source, name, is_c, options)
 
     def coarsener(self, dispatcher: Any, coarsening: Coarsening) -> Any:
         return coarsened(dispatcher, coarsening)

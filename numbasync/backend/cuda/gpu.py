@@ -27,14 +27,12 @@ class Gpu(Protocol):
         ordinal: the driver's number of the GPU.
         core: a `cuda.core.Device`.
         words: completion counters in pinned host memory.
-        compute_capability: the version of its instructions.
         limits: of a launch on the GPU.
     """
 
     ordinal: int
     core: Any
     words: CompletionCounters
-    compute_capability: tuple[int, int]
     limits: Limits
 
     @property

@@ -40,12 +40,7 @@ from numbasync.backend.protocols import (
     Work,
     counters,
 )
-from numbasync.errors import (
-    DeviceMismatchError,
-    DTypeError,
-    OutOfDeviceMemoryError,
-    UnsupportedKernelError,
-)
+from numbasync.errors import DeviceMismatchError, DTypeError, OutOfDeviceMemoryError
 from numbasync.fork import in_child
 
 
@@ -174,14 +169,6 @@ class CpuDevice:
 
     def lend(self, array: CpuArray, memory: object, keep: object) -> CpuExport:
         return CpuExport(array.array, keep)
-
-    def compile_source(
-        self, source: str, name: str, is_c: bool, options: Sequence[str]
-    ) -> NoReturn:
-        raise UnsupportedKernelError(
-            f"kernel {name} is CUDA C++, which cpu:{self.ordinal} has no compiler for.\n"
-            "Write it in Python, @na.launcher over @cuda.jit, and it runs on every device."
-        )
 
     def scalar_key(self, value: object) -> Hashable:
         if type(value) is int:
