@@ -297,8 +297,8 @@ class _Queue:
 
     def call(self, function: Callable[..., None], arrays: Sequence[Any]) -> None:
         raise NotAGraphNodeError(
-            "a function of another library is called, which a graph cannot repeat.\n"
-            "Run na.external(...) before the graph, or between two of its launches."
+            f"external({function.__name__}): a graph cannot repeat what another library's function "
+            "does.\nRun it before the graph, or between two of its launches."
         )
 
     def fill(self, dst: Any, value: np.generic) -> None:

@@ -113,6 +113,7 @@ class External(DeviceOp[Any]):
         def call(*arrays: Any) -> None:
             not_a_coroutine(function(stream, *arrays), "external", function)
 
+        call.__name__ = name_of(function)
         with access(ctx, reads, writes):
             ctx.queue.call(call, [tensor.handle for tensor in tensors])
         return tuple(writes) if len(writes) > 1 else writes[0] if writes else None
