@@ -165,7 +165,17 @@ _NUMPY = SimpleNamespace(
     int32=_whole(np.int32), int64=_whole(np.int64),
 )  # fmt: skip
 _MATH = SimpleNamespace(
-    exp=np.exp, log=np.log, sqrt=np.sqrt, tanh=np.tanh, pow=np.power, erf=_erf, inf=math.inf
+    exp=np.exp,
+    expm1=np.expm1,
+    log=np.log,
+    log1p=np.log1p,
+    sin=np.sin,
+    cos=np.cos,
+    sqrt=np.sqrt,
+    tanh=np.tanh,
+    pow=np.power,
+    erf=_erf,
+    inf=math.inf,
 )
 
 

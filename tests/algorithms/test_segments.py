@@ -89,7 +89,7 @@ def test_scans(device: na.Device, op: str) -> None:
         check_scan(x, lengths, op, False, 1)
 
 
-@pytest.mark.parametrize("dtype", [full(d) for d in ("bool", *INTEGERS, *FLOATS)])
+@pytest.mark.parametrize("dtype", map(full, ("bool", "int8", "uint64", "float16", "float64")))
 def test_dtypes_of_scans(device: na.Device, dtype: str) -> None:
     check_scan(numbers(sum(LENGTHS), dtype), LENGTHS, "sum", False)
     check_scan(numbers(sum(LENGTHS), dtype), LENGTHS, "max", True)

@@ -63,7 +63,7 @@ def test_blocks_of_any_size(device: na.Device, shape: Any) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", mostly_full(DTYPES, "float32"))
 def test_keys_of_any_type(device: na.Device, dtype: str) -> None:
     check_sort(1000, (10, 7), dtype)
 
@@ -98,7 +98,9 @@ def copy_both_ways(z: na.KernelOutput, y: na.KernelOutput, x: na.KernelInput, sk
     na.block.store(y[skipped:], first, striped, striped=True)
 
 
-@pytest.mark.parametrize("dtype", [full(d) for d in (*DTYPES, "complex64", "bfloat16")])
+@pytest.mark.parametrize(
+    "dtype", [full(d) for d in ("bool", "int8", "uint64", "float16", "complex64", "bfloat16")]
+)
 def test_elements_in_and_out(device: na.Device, dtype: str) -> None:
     for n in (1, 255, 256, 1001):
         kind = of_name(dtype)

@@ -205,8 +205,8 @@ def test_it_is_light_and_dark(opened: Callable[..., Any]) -> None:
 
     light, dark = opened(), opened(scheme="dark")
     assert brightness(light) > 0.9 and brightness(dark) < 0.2
-    assert shown(light) == ["loop.svg", "await.svg"]
-    assert shown(dark) == ["loop-dark.svg", "await-dark.svg"]
+    assert shown(light) == ["loop.svg", "trace.png", "await.svg"]
+    assert shown(dark) == ["loop-dark.svg", "trace-dark.png", "await-dark.svg"]
     while brightness(light) > 0.5:  # the button: system, light, dark
         light.locator("label.md-header__button[for^=__palette]:visible").click()
     assert shown(light) == shown(dark)
