@@ -11,10 +11,10 @@ import pytest
 import numbasync as na
 from numbasync import algorithms
 from numbasync.algorithms.operators import OPERATORS, named
-from numbasync.algorithms.scans import SCANS, neutral
+from numbasync.algorithms.scans import neutral
 from numbasync.algorithms.segments import MANY, segment_kernel, segment_scan_kernel
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, ShapeError
-from tests.algorithms.test_reductions import FLOATS, INTEGERS, further, numbers, reference
+from tests.algorithms.test_reductions import further, numbers, reference
 from tests.algorithms.test_scans import reference as scanned
 from tests.common import full, host, put
 
@@ -44,13 +44,13 @@ def test_long_segments(device: na.Device) -> None:
     check(numbers(sum(lengths)), lengths, "argmax", -1)
 
 
-@pytest.mark.parametrize("op", [full(op) for op in OPERATORS])
+@pytest.mark.parametrize("op", [full(op) for op in ("prod", "mean", "argmin", "any", "norm")])
 def test_operators(device: na.Device, op: str) -> None:
     needs = op in ("min", "max", "argmin", "argmax")
     check(numbers(sum(LENGTHS)), LENGTHS, op, 7 if needs else None)
 
 
-@pytest.mark.parametrize("dtype", [full(d) for d in ("bool", *INTEGERS, *FLOATS)])
+@pytest.mark.parametrize("dtype", [full(d) for d in ("bool", "int8", "float16", "float64")])
 def test_dtypes(device: na.Device, dtype: str) -> None:
     check(numbers(sum(LENGTHS), dtype), LENGTHS, "sum")
     check(numbers(sum(LENGTHS), dtype), LENGTHS, "max", 1)
@@ -80,7 +80,7 @@ def check_scan(x: np.ndarray, lengths: Any, op: str, exclusive: bool, initial: A
     np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("op", ["sum", *(full(op) for op in SCANS[1:])])
+@pytest.mark.parametrize("op", ["sum", full("min")])
 def test_scans(device: na.Device, op: str) -> None:
     for lengths in (LENGTHS, [1000, 5, 0, 255, 256, 257, 2000]):
         x = np.sign(numbers(sum(lengths))) if op == "prod" else numbers(sum(lengths))
@@ -89,7 +89,7 @@ def test_scans(device: na.Device, op: str) -> None:
         check_scan(x, lengths, op, False, 1)
 
 
-@pytest.mark.parametrize("dtype", map(full, ("bool", "int8", "uint64", "float16", "float64")))
+@pytest.mark.parametrize("dtype", [full(d) for d in ("bool", "float16")])
 def test_dtypes_of_scans(device: na.Device, dtype: str) -> None:
     check_scan(numbers(sum(LENGTHS), dtype), LENGTHS, "sum", False)
     check_scan(numbers(sum(LENGTHS), dtype), LENGTHS, "max", True)
