@@ -77,7 +77,7 @@ DTYPES = [["float32"], full(["bool", *INTEGERS, *FLOATS])]
 def test_reductions(device: na.Device, dtypes: list[str]) -> None:
     ops = REDUCTIONS if len(dtypes) > 1 else ["sum"]
 
-    @settings(max_examples=5 * len(ops))
+    @settings(max_examples=8 * len(ops))
     @given(with_axis(dtypes, 1), st.sampled_from(ops), st.booleans())
     def check_one(drawn: Any, op: str, keepdims: bool) -> None:
         (array, tensor), axis = drawn
@@ -92,7 +92,7 @@ def test_reductions(device: na.Device, dtypes: list[str]) -> None:
 def test_scans(device: na.Device, dtypes: list[str]) -> None:
     ops = SCANS if len(dtypes) > 1 else ["sum"]
 
-    @settings(max_examples=5 * len(ops))
+    @settings(max_examples=8 * len(ops))
     @given(with_axis(dtypes), st.sampled_from(ops))
     def check_one(drawn: Any, op: str) -> None:
         (array, tensor), axis = drawn
@@ -103,7 +103,7 @@ def test_scans(device: na.Device, dtypes: list[str]) -> None:
 
 @pytest.mark.parametrize("dtypes", DTYPES, ids=["one", "all"])
 def test_sorts(device: na.Device, dtypes: list[str]) -> None:
-    @settings(max_examples=5 * len(dtypes))
+    @settings(max_examples=8 * len(dtypes))
     @given(with_axis(dtypes), st.integers(1, 5))
     def check_one(drawn: Any, k: int) -> None:
         (array, tensor), axis = drawn

@@ -181,7 +181,7 @@ class Numbers:
     def __setitem__(self, index: Any, value: Any) -> None: ...
 
 
-@settings(max_examples=150)
+@settings(max_examples=300)
 @given(st.lists(STATEMENTS, min_size=1, max_size=8), st.integers(-3, 3), st.integers(0, 6))
 def test_no_wrapped_index_is_negative(statements: list[str], n: int, position: int) -> None:
     body = "\n".join(f"    {s}" for s in statements)
