@@ -52,6 +52,7 @@ from libc.string cimport memcmp, memcpy, memset
 from numpy import float32
 
 include "core/declarations.pxi"
+include "table.pxi"  # which `core_table.py` makes of the classes
 include "core/slots.pxi"
 include "core/locks.pxi"
 include "core/call_sites.pxi"

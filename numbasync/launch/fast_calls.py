@@ -74,7 +74,7 @@ class FastCall:
             codes = [_code(core, p, k) for p, k in zip(parameters, kinds, strict=True)]
             written = [i for i in self._arrays if parameters[i].is_output]
             known_readers = [None if r is None else r.core for r in readers]
-            self.core = core.FastCall(kinds, codes, written, may_alias, self, known_readers)
+            self.core = core.TypedCall(kinds, codes, written, may_alias, self, known_readers)
 
     def take(self, values: tuple[Any, ...]) -> Taken | None:
         """The tensors and the fingerprint of a call, if its arguments are plain; else None. Refuses
