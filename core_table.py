@@ -2,8 +2,8 @@
 
 The core reads an attribute of a class that is `@known` by the place of its slot. In its sources,
 `get(op, Launch__form)` is `op._form` of a `Launch`: the names of the class and of the slot, joined
-by "_". A class itself is meant by its name, as in `isa(op, Launch)`. The table has an enumerator for
-each of these names, and `know` in `core/slots.pxi` finds what they stand for in this process.
+by "_". A class itself is meant by its name, as in `isa(op, Launch)`. The table has an enumerator
+for each of these names, and `know` in `core/slots.pxi` finds what they stand for in this process.
 
 So no slot is named twice: one that is renamed or taken away is an undeclared name to Cython. The
 numbers of `CONSTANTS`, too, are written in Python only.

@@ -29,7 +29,9 @@ def know_unfilled(python_is_filled, dtype):
 cdef inline bint may_be_read(object array, object submission) except -1:
     """`unfilled.is_filled`: only Python looks for who is still to fill the array."""
     cdef object base = array.base
-    if holds(submission, Submission_after, None) and holds(submission, Submission_dependencies, None) and (
+    if holds(submission, Submission_after, None) and (
+        holds(submission, Submission_dependencies, None)
+    ) and (
         base is None
         or (type(base) is ndarray and base.base is None and base.dtype is not bytes_dtype)
     ):

@@ -4,7 +4,9 @@ def CallersLaunch_async_on(self, stream=None):
     if on and stream is None and isa(self, CallersLaunch) and is_idle() and (
         launched_at_caller(self)
     ):
-        return na_tuple(get(get(self, Launch__launcher), Launcher_Result), get(self, Launch__values))
+        return na_tuple(
+            get(get(self, Launch__launcher), Launcher_Result), get(self, Launch__values)
+        )
     return python["CallersLaunch.async_on"](self, stream)
 
 
@@ -46,7 +48,8 @@ cdef bint launched_at_caller(object op) except -1:
         ):
             return False
     plan = form.plan_of(
-        get(op, Launch__launcher), backend, get(op, Launch__parts), get(get(op, Launch__config), Config_extents)
+        get(op, Launch__launcher), backend, get(op, Launch__parts),
+        get(get(op, Launch__config), Config_extents),
     )
     if plan is None:
         return False

@@ -37,7 +37,8 @@ def are_free(list every, tensors, to_write):
         tensor, stream = all_tensors[i], get(every[i], Submission_stream)
         if not isa(tensor, Tensor):
             return python["are_free"](every, tensors, to_write)
-        storage, backend = get(tensor, DeviceArray_own_storage), get(get(stream, Progress_device), Device_backend)
+        storage = get(tensor, DeviceArray_own_storage)
+        backend = get(get(stream, Progress_device), Device_backend)
         if storage is None or not holds(tensor, DeviceArray_source, None) or (
             not holds(storage, Storage_fast_path_device, backend)
         ):
@@ -64,7 +65,8 @@ def allocate_all(spec, list every, pool):
     if PyList_GET_SIZE(tensors) < PyList_GET_SIZE(every):
         return python["allocate_all"](spec, every, pool)
     for submission in every:
-        put(submission, Submission_nbytes, get(submission, Submission_nbytes) + get(spec, ArraySpec_nbytes))
+        nbytes = get(submission, Submission_nbytes) + get(spec, ArraySpec_nbytes)
+        put(submission, Submission_nbytes, nbytes)
     return tensors
 
 

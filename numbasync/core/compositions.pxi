@@ -27,7 +27,8 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     """Enqueue launches from position `first` on, as many as go together, and release the
     interpreter lock once for all of them; how many were enqueued.
     """
-    cdef object stream = get(submission, Submission_stream), device = get(stream, Progress_device), op, core
+    cdef object op, core, stream = get(submission, Submission_stream)
+    cdef object device = get(stream, Progress_device)
     cdef object backend = get(device, Device_backend), queue = get(stream, Progress_backend), plan
     cdef tuple tensors
     cdef DriverStream calls = calls_of(queue)
@@ -49,7 +50,9 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     try:
         while count < CHUNK and first + count < PyTuple_GET_SIZE(ops):
             op = ops[first + count]
-            core = core_of(op) if isa(op, Launch) and holds(op, Launch_has_fast_path, True) else None
+            core = None
+            if isa(op, Launch) and holds(op, Launch_has_fast_path, True):
+                core = core_of(op)
             if core is None:
                 break
             if not (

@@ -76,7 +76,8 @@ def ShortLaunch_run(self, args):
 
 cdef int run_short(object short, args) except -1:
     """`ShortLaunch.run`, where no memory has to be filled."""
-    cdef object memory = getattr(own_memory, "memory", None), run = get(short, ShortLaunch__entry_point), value
+    cdef object memory = getattr(own_memory, "memory", None), value
+    cdef object run = get(short, ShortLaunch__entry_point)
     cdef tuple extents = get(short, ShortLaunch__extents), all
     cdef Py_ssize_t i, fixed = PyTuple_GET_SIZE(extents)
     if memory is None or get(memory, BlockMemory_each) < get(short, ShortLaunch__nbytes):
@@ -143,7 +144,9 @@ cdef int push_later(object stream, object queue, object short, object args) exce
                 raise get(stream, CpuStream_engine).refusal()
     finally:
         try:
-            if holds(stream, CpuStream__owned, False) and PyObject_Size(get(stream, CpuStream__queue)):
+            if holds(stream, CpuStream__owned, False) and PyObject_Size(
+                get(stream, CpuStream__queue)
+            ):
                 stream._be_scheduled()  # ^C came while Python's `schedule` ran
         finally:
             give_state()

@@ -102,7 +102,9 @@ cdef class TypedCall:
                     return self.in_python.take(values)
                 if holds(tensor, DeviceArray_own_storage, None):
                     return None
-                if not holds(tensor, DeviceArray_source, None) and must_refuse(tensor, self.output[i]):
+                if not holds(tensor, DeviceArray_source, None) and must_refuse(
+                    tensor, self.output[i]
+                ):
                     return None
                 if code == PARTITION:
                     part = get(value, Partition__fingerprint)
@@ -273,7 +275,8 @@ cdef class TypedCall:
 
     cdef bint enqueued(self, plan, tuple values, tuple tensors, submission) except -1:
         """`FastCall.enqueue`: tests every storage, launches, then updates the access records."""
-        cdef object stream = get(submission, Submission_stream), device = get(stream, Progress_device)
+        cdef object stream = get(submission, Submission_stream)
+        cdef object device = get(stream, Progress_device)
         cdef object queue = get(stream, Progress_backend), work = get(plan, Plan_work)
         cdef Lock lock = get(device, Device_submit_lock)
         cdef DriverStream calls = calls_of(queue)
@@ -296,7 +299,8 @@ cdef class TypedCall:
                 return False
             keep(submission, storages)
             if record is None:
-                put(submission, Submission_queue, queue.launch(work, args, get(submission, Submission_queue)))
+                queue = queue.launch(work, args, get(submission, Submission_queue))
+                put(submission, Submission_queue, queue)
             else:
                 launch = &record.launch
                 if calls.launch(&launch, &record.buffer, 1) == 0:

@@ -44,8 +44,11 @@ cdef object enqueue_graph(object self, object submission, object pool):
         retain(submission, graph, get(graph, CudaGraph__recorded), 0)
         put(last, LastLaunch_latest, submission)  # before the replay: ^C may come right after it
         calls = calls_of(queue)
-        if calls is None or not isa(backend, ExecutableGraph) or get(backend, ExecutableGraph_checks):
-            put(submission, Submission_queue, queue.replay(backend, get(submission, Submission_queue)))
+        if calls is None or not isa(backend, ExecutableGraph) or get(
+            backend, ExecutableGraph_checks
+        ):
+            queue = queue.replay(backend, get(submission, Submission_queue))
+            put(submission, Submission_queue, queue)
         else:
             replay(calls, <void*><uintptr_t>get(backend, ExecutableGraph_number))
         put(graph, CudaGraph__launches, get(graph, CudaGraph__launches) + 1)

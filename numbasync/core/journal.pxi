@@ -131,12 +131,17 @@ cdef class Journal:
     ) except -1:
         cdef note_s* new = self.next()
         self.fill(
-            new, get(submission, Submission_name), get(submission, Submission_launched), get(submission, Submission_site),
+            new, get(submission, Submission_name), get(submission, Submission_launched),
+            get(submission, Submission_site),
             get(submission, Submission_stream), began, ended,
         )
         new.number = get(submission, Submission_sequence)
-        new.nbytes = 0 if holds(submission, Submission_nbytes, zero) else get(submission, Submission_nbytes)
-        new.copied = 0 if holds(submission, Submission_copied, zero) else get(submission, Submission_copied)
+        new.nbytes = 0 if holds(submission, Submission_nbytes, zero) else get(
+            submission, Submission_nbytes
+        )
+        new.copied = 0 if holds(submission, Submission_copied, zero) else get(
+            submission, Submission_copied
+        )
         new.is_passed = is_passed
         return self.end(new, more)
 
@@ -311,7 +316,9 @@ cdef int tell_reach(object submission) except -1:
     if held is None:
         return 0
     if notes is None or notes.due <= na_ns() or (
-        reached != <PyObject*>submission and is_passed(get(get(submission, Submission_stream), Progress_backend))
+        reached != <PyObject*>submission and is_passed(
+            get(get(submission, Submission_stream), Progress_backend)
+        )
     ):
         reached = <PyObject*>submission
         held.reach(submission)

@@ -110,29 +110,36 @@ def PreparedLaunch___call__(self, /, *unnamed, **changes):
     cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller
     cdef object values = None
     if on and frame != NULL and isa(self, PreparedLaunch) and not (
-        unnamed or holds(self, PreparedLaunch__form, None) or holds(self, PreparedLaunch__plan, None)
+        unnamed or holds(self, PreparedLaunch__form, None) or holds(
+            self, PreparedLaunch__plan, None
+        )
     ):
         values = changed(self, changes)
     if values is None:
         return python["PreparedLaunch.__call__"](self, *unnamed, **changes)
     return new_launch(
         get(self, PreparedLaunch__launcher), values, get(self, PreparedLaunch__config),
-        get(self, PreparedLaunch__form), get(self, PreparedLaunch__tensors), get(self, PreparedLaunch__parts),
+        get(self, PreparedLaunch__form), get(self, PreparedLaunch__tensors),
+        get(self, PreparedLaunch__parts),
         get(self, PreparedLaunch__plan), frame,
     )
 
 
 cdef object enqueued_again(object run, object stream, tuple values):
     """`enqueued` of an operation of a prepared launch, which is not built; None: it has to be."""
-    cdef object plan = get(run, PreparedLaunch__plan), launcher = get(run, PreparedLaunch__launcher), form
+    cdef object plan = get(run, PreparedLaunch__plan), form
+    cdef object launcher = get(run, PreparedLaunch__launcher)
     cdef start_s start
     if values is None or plan is None or not is_idle() or not isa(stream, Stream) or (
         not is_free(stream)
-        or not holds(get(stream, Progress_device), Device_backend, <object>PyTuple_GET_ITEM(plan, 0))
+        or not holds(
+            get(stream, Progress_device), Device_backend, <object>PyTuple_GET_ITEM(plan, 0)
+        )
         or not holds(get(run, PreparedLaunch__config), Config_stream, None)
     ):
         return None
-    plan, form = <object>PyTuple_GET_ITEM(plan, 1), get(get(run, PreparedLaunch__form), FastCall_core)
+    plan = <object>PyTuple_GET_ITEM(plan, 1)
+    form = get(get(run, PreparedLaunch__form), FastCall_core)
     if form is None or not holds(plan, Plan_empty, False):
         return None
     start.began = 0

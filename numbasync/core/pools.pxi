@@ -20,7 +20,9 @@ cdef object take(object blocks, object nbytes):
 cdef bint give_back(object blocks, object memory) except -1:
     """`CudaPool.free`, where a list of spare blocks takes the memory; whether one does."""
     cdef object nbytes, spare
-    if not isa(blocks, CudaPool) or not isa(memory, CudaMemory) or not holds(memory, CudaMemory_lent, False):
+    if not isa(blocks, CudaPool) or not isa(memory, CudaMemory) or not holds(
+        memory, CudaMemory_lent, False
+    ):
         return False
     nbytes = get(memory, CudaMemory_nbytes)
     spare = found(get(blocks, CudaPool__spare), nbytes)
@@ -200,12 +202,17 @@ cdef object mapped_again(object tensor, object box, object swizzle):
     maps = get(storage, Storage_maps)
     if maps is None:
         return None
-    kept = found(maps, (get(tensor, DeviceArray__layout), get(tensor, DeviceArray_dtype), box, swizzle))
+    kept = found(
+        maps, (get(tensor, DeviceArray__layout), get(tensor, DeviceArray_dtype), box, swizzle)
+    )
     # Comparing keys may run Python code, which may move the tensor.
     if kept is None or not holds(tensor, DeviceArray_own_storage, storage):
         return None
     mapped = PyType_GenericAlloc(classes[MappedTensor], 0)
-    for i in (DeviceArray_device, DeviceArray_source, DeviceArray_dtype, DeviceArray_shape, DeviceArray__layout):
+    for i in (
+        DeviceArray_device, DeviceArray_source, DeviceArray_dtype, DeviceArray_shape,
+        DeviceArray__layout,
+    ):
         put(mapped, i, get(tensor, i))
     put(mapped, DeviceArray__kind, None)
     put(mapped, DeviceArray__former, None)
@@ -238,7 +245,8 @@ def DeviceArray___del__(self):
 
 cdef object allocated(object op, object submission, object pool):
     """The new tensor of a `Made`; None if the pool has no free block."""
-    cdef object device = get(get(submission, Submission_stream), Progress_device), spec = get(op, Full__kind)
+    cdef object device = get(get(submission, Submission_stream), Progress_device)
+    cdef object spec = get(op, Full__kind)
     cdef object storage
     if pool is None:
         pool = get(device, Device__pool)

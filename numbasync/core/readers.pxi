@@ -258,7 +258,9 @@ cdef class ArrayReader:
             PyErr_Clear()
             return False
         if (t.device_type != ON_GPU and t.device_type != ON_GPU_MANAGED) or (
-            not 0 <= t.ndim <= MOST_QUICK_AXES or (t.ndim and (t.shape == NULL or t.strides == NULL))
+            not 0 <= t.ndim <= MOST_QUICK_AXES or (
+                t.ndim and (t.shape == NULL or t.strides == NULL)
+            )
         ):
             return False
         # What is described is the library's until Python code runs.
@@ -358,7 +360,9 @@ cdef class ArrayReader:
         place.reading, place.kind = r[0], kind
         place.dtype = None if view is None else view[2]
         place.entry, place.ordinal, place.number = entry, ordinal, r.address
-        place.fingerprint = get(kind, ArrayKind_unaligned if r.address % VECTOR_BYTES else ArrayKind_fingerprint)
+        place.fingerprint = get(
+            kind, ArrayKind_unaligned if r.address % VECTOR_BYTES else ArrayKind_fingerprint
+        )
         self.places[number] = place
         return place
 

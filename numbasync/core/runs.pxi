@@ -9,7 +9,9 @@ cdef object core_of(object op):
 cdef object planned(object op, TypedCall core, object submission):
     """The plan of a launch whose name is added to the submission's; None if there is none."""
     cdef object launcher = get(op, Launch__launcher), names, launched, plan = get(op, Launch__plan)
-    cdef object device = get(get(get(submission, Submission_stream), Progress_device), Device_backend)
+    cdef object device = get(
+        get(get(submission, Submission_stream), Progress_device), Device_backend
+    )
     if plan is not None and PyTuple_GET_ITEM(plan, 0) == <PyObject*>device:
         plan = <object>PyTuple_GET_ITEM(plan, 1)
     else:
@@ -291,7 +293,9 @@ cdef object device_of(object op):
     if tensor is None:
         return get_value(current_device) or default_device
     # Exactly one of these classes, which have the slots; anything else is Python's business.
-    return get(tensor, DeviceArray_device) if isa(tensor, Tensor) or isa(tensor, MappedTensor) else None
+    if isa(tensor, Tensor) or isa(tensor, MappedTensor):
+        return get(tensor, DeviceArray_device)
+    return None
 
 
 cdef object known_stream_for(object op):

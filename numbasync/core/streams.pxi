@@ -44,7 +44,9 @@ cdef object append_right = deque.append, pop_left = deque.popleft  # of submissi
 
 cdef inline int64_t number_of(object submission) except -1:
     """The number of a submission of any class."""
-    return get(submission, Submission_sequence) if isa(submission, Submission) else submission.sequence
+    if isa(submission, Submission):
+        return get(submission, Submission_sequence)
+    return submission.sequence
 
 
 cdef int commit(object stream, object submission, start_s* start) except -1:
@@ -52,12 +54,15 @@ cdef int commit(object stream, object submission, start_s* start) except -1:
     cdef object in_flight
     cdef Py_ssize_t count
     cdef int64_t number
-    if holds(submission, Submission_is_empty, True) and not PyList_GET_SIZE(get(submission, Submission_keep_alive)):
+    if holds(submission, Submission_is_empty, True) and not PyList_GET_SIZE(
+        get(submission, Submission_keep_alive)
+    ):
         put(submission, Submission_done, True)  # nothing was enqueued, and so nothing can fail
         if recorder is not None:
             tell_commit(submission, start)
         return 0
-    if holds(submission, Submission_is_empty, True) or not (<Lock>get(stream, Progress__lock)).is_free():
+    cdef Lock lock = get(stream, Progress__lock)
+    if holds(submission, Submission_is_empty, True) or not lock.is_free():
         python["Progress.commit"](stream, submission, False)
         return 0
     in_flight = get(stream, Progress__in_flight)
@@ -66,16 +71,20 @@ cdef int commit(object stream, object submission, start_s* start) except -1:
     put(stream, Progress__sequence, number)
     put(submission, Submission_sequence, get(stream, Progress__sequence))
     append_right(in_flight, submission)
-    if not holds(submission, Submission_dependencies, None):  # others may be retired since `depends_on`
+    # Others may be retired since `depends_on`.
+    if not holds(submission, Submission_dependencies, None):
         put(stream, Progress_has_dependencies, True)
     count = PyObject_Size(in_flight)
     if count == 1:
         (<dict>get(get(stream, Progress__owner), Device_busy))[stream] = None
     if not holds(submission, Submission_nbytes, zero):
-        put(stream, Progress_nbytes, get(stream, Progress_nbytes) + get(submission, Submission_nbytes))
+        nbytes = get(stream, Progress_nbytes) + get(submission, Submission_nbytes)
+        put(stream, Progress_nbytes, nbytes)
     if recorder is not None:
         tell_commit(submission, start)
-    if count % LOOK_EVERY == 0 or number - <int64_t>get(stream, Progress__signalled) >= MAX_UNSIGNALLED:
+    if count % LOOK_EVERY == 0 or (
+        number - <int64_t>get(stream, Progress__signalled) >= MAX_UNSIGNALLED
+    ):
         try:
             ensure_signalled(stream, number)
             number = advance(stream)
@@ -88,7 +97,8 @@ cdef int commit(object stream, object submission, start_s* start) except -1:
 
 cdef int ensure_signalled(object stream, object number) except -1:
     """`Progress.ensure_signalled`."""
-    cdef object queue = get(stream, Progress_backend), in_flight = get(stream, Progress__in_flight), last
+    cdef object queue = get(stream, Progress_backend), last
+    cdef object in_flight = get(stream, Progress__in_flight)
     cdef DriverStream calls = calls_of(queue)
     cdef Lock lock = get(stream, Progress__lock)
     if calls is None or <int64_t>get(stream, Progress__signalled) >= <int64_t>number:
@@ -160,13 +170,16 @@ cdef int retire(object stream, int64_t passed) except -1:
     cdef list dropped = []  # dropped outside the lock: finalisers may take long
     cdef Lock lock
     cdef bint is_sound
-    if not holds(stream, Progress_has_dependencies, False) and not retire_dependencies(stream, passed):
+    if not holds(stream, Progress_has_dependencies, False) and not retire_dependencies(
+        stream, passed
+    ):
         python["Progress._retire"](stream, passed)
         return 0
     lock = get(stream, Progress__lock)
     lock.take()
     try:
-        in_flight, is_sound = get(stream, Progress__in_flight), holds(stream, Progress__broken, None)
+        in_flight = get(stream, Progress__in_flight)
+        is_sound = holds(stream, Progress__broken, None)
         while PyObject_Size(in_flight):
             submission = in_flight[0]
             if number_of(submission) > passed:
@@ -213,7 +226,9 @@ cdef inline bint has_not_failed(object submission) noexcept:
 
 cdef inline bint is_open(object stream) noexcept:
     """Whether no fault is known of a stream and its device."""
-    return holds(stream, Progress__broken, None) and holds(get(stream, Progress__owner), Device_lost, None)
+    return holds(stream, Progress__broken, None) and holds(
+        get(stream, Progress__owner), Device_lost, None
+    )
 
 
 def Progress_verify(stream, sequence):

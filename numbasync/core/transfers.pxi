@@ -58,7 +58,8 @@ cdef object enqueue_full(object self, object submission, object pool):
     put(storage, Storage_writer, submission)  # which has no readers
     queue = get(get(submission, Submission_stream), Progress_backend)
     if not is_filled(calls_of(queue), storage, value, nbytes):
-        put(submission, Submission_queue, queue.fill(tensor.handle, value, get(submission, Submission_queue)))
+        queue = queue.fill(tensor.handle, value, get(submission, Submission_queue))
+        put(submission, Submission_queue, queue)
     return True
 
 
@@ -99,7 +100,8 @@ cdef object enqueue_upload(object self, object submission, object pool):
     cdef DriverStream calls
     if not is_plain_submission(submission) or not isa(self, FromHost):
         return python["FromHost.try_enqueue"](self, submission, pool)
-    stream, spec, array = get(submission, Submission_stream), get(self, Full__kind), get(self, FromHost__array)
+    stream, spec = get(submission, Submission_stream), get(self, Full__kind)
+    array = get(self, FromHost__array)
     nbytes = get(spec, ArraySpec_nbytes)
     block = get(get(stream, Progress_device), Device_backend).host_block(nbytes)
     if block is None:
@@ -119,7 +121,8 @@ cdef object enqueue_upload(object self, object submission, object pool):
     queue = get(stream, Progress_backend)
     calls = calls_of(queue)
     if calls is None or not isa(get(storage, Storage_memory), CudaMemory):
-        put(submission, Submission_queue, queue.upload(tensor.handle, block, get(submission, Submission_queue)))
+        queue = queue.upload(tensor.handle, block, get(submission, Submission_queue))
+        put(submission, Submission_queue, queue)
     else:
         copy_block(calls, storage, block, nbytes, True)
     note_copied(submission, nbytes)
@@ -188,14 +191,19 @@ cdef object enqueue_download(object self, object submission, object pool):
     cdef object stream, backend, tensor, storage, spec, block, queue
     cdef DriverStream calls
     cdef Lock lock
-    tensor = get(self, ToHost__tensor) if is_plain_submission(submission) and isa(self, ToHost) else None
+    tensor = None
+    if is_plain_submission(submission) and isa(self, ToHost):
+        tensor = get(self, ToHost__tensor)
     # A tensor with a spec fills its storage, which is its pool's.
     if tensor is None or not isa(tensor, Tensor) or holds(tensor, DeviceArray__kind, None):
         return python["ToHost.try_enqueue"](self, submission, pool)
-    stream, spec, storage = get(submission, Submission_stream), get(tensor, DeviceArray__kind), get(tensor, DeviceArray_own_storage)
+    stream, spec = get(submission, Submission_stream), get(tensor, DeviceArray__kind)
+    storage = get(tensor, DeviceArray_own_storage)
     backend = get(get(stream, Progress_device), Device_backend)
     nbytes = get(spec, ArraySpec_nbytes)
-    if storage is None or not 0 < <int64_t>nbytes <= LARGE or not holds(tensor, DeviceArray_source, None):
+    if storage is None or not 0 < <int64_t>nbytes <= LARGE or not holds(
+        tensor, DeviceArray_source, None
+    ):
         return False
     block = backend.host_block(nbytes)
     if block is None:
@@ -211,14 +219,16 @@ cdef object enqueue_download(object self, object submission, object pool):
         queue = get(stream, Progress_backend)
         calls = calls_of(queue)
         if calls is None or not isa(get(storage, Storage_memory), CudaMemory):
-            put(submission, Submission_queue, queue.download(block, tensor.handle, get(submission, Submission_queue)))
+            queue = queue.download(block, tensor.handle, get(submission, Submission_queue))
+            put(submission, Submission_queue, queue)
         else:
             copy_block(calls, storage, block, nbytes, False)
         note_copied(submission, nbytes)
         record_reader(storage, stream, submission)
     finally:
         lock.give()
-    put(self, SimpleOp__result, ndarray(get(spec, ArraySpec_shape), get(spec, ArraySpec_dtype), block))
+    array = ndarray(get(spec, ArraySpec_shape), get(spec, ArraySpec_dtype), block)
+    put(self, SimpleOp__result, array)
     return True
 
 
@@ -237,7 +247,8 @@ def try_copy_across(submission, dst, src, bint is_new=False):
     backend = get(get(stream, Progress_device), Device_backend)
     if not backend.copies_from(get(source, Device_backend)):
         return False
-    first, second = get(get(stream, Progress_device), Device_submit_lock), get(source, Device_submit_lock)
+    first = get(get(stream, Progress_device), Device_submit_lock)
+    second = get(source, Device_submit_lock)
     if source.ordinal < calls.ordinal:  # always in this order, so that threads do not deadlock
         first, second = second, first
     first.take()
@@ -268,7 +279,9 @@ def try_copy_across(submission, dst, src, bint is_new=False):
 cdef inline bint is_all_of_its_storage(object array) noexcept:
     """Whether an array is a tensor with elements, all those of its storage."""
     return isa(array, Tensor) and holds(array, DeviceArray_source, None) and (
-        not holds(array, DeviceArray__kind, None) and not holds(array, DeviceArray_own_storage, None)
+        not holds(array, DeviceArray__kind, None) and not holds(
+            array, DeviceArray_own_storage, None
+        )
         and <int64_t>get(get(array, DeviceArray__kind), ArraySpec_nbytes) > 0
     )
 
