@@ -34,7 +34,7 @@ def is_written_elsewhere(storage: Storage, stream: Any) -> bool:
 
 def is_read_elsewhere(storage: Storage, stream: Any) -> bool:
     """Whether a read of `storage` is in flight on a stream other than `stream`."""
-    return any(
+    return bool(storage.readers) and any(
         not reader.done and reader.stream is not stream and is_busy(reader)
         for reader in list(storage.readers.values())
     )

@@ -61,18 +61,19 @@ class FastCall:
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
         readers: list[Any] = [None if k in _ARRAYS else reader_of(k) for k in kinds]
-        self._arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS or readers[i] is not None]
+        arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS or readers[i] is not None]
+        self.outputs = tuple(parameters[i].is_output for i in arrays)
+        self.home = self.outputs.index(True) if True in self.outputs else 0
+        self._arrays = list(zip(arrays, self.outputs, strict=True))
         self._kinds = kinds
         self._readers = readers
         self._may_alias = may_alias
         self._whole = [i for i, k in enumerate(kinds) if k is int]
         self._literals = [i for i, p in enumerate(parameters) if p.role is Role.LITERAL]
-        self.outputs = tuple(parameters[i].is_output for i in self._arrays)
-        self.home = self.outputs.index(True) if True in self.outputs else 0
         self.core: Any = None
         if core is not None and len(kinds) <= core.MOST_ARGUMENTS:
             codes = [_code(core, p, k) for p, k in zip(parameters, kinds, strict=True)]
-            written = [i for i in self._arrays if parameters[i].is_output]
+            written = [i for i, is_output in self._arrays if is_output]
             known_readers = [None if r is None else r.core for r in readers]
             self.core = core.TypedCall(kinds, codes, written, may_alias, self, known_readers)
 
@@ -80,10 +81,10 @@ class FastCall:
         """The tensors and the fingerprint of a call, if its arguments are plain; else None. Refuses
         nothing: errors are found when the call is bound.
         """
-        tensors = list[Tensor]()
+        tensors, storages = list[Tensor](), list[Storage]()
         parts: list[Any] = list(self._kinds)
-        for i, is_output in zip(self._arrays, self.outputs, strict=True):
-            value, kind = values[i], self._kinds[i]
+        for i, is_output in self._arrays:
+            value, kind = values[i], parts[i]
             tensor: Tensor | None = value
             if kind is Partition or kind is SharedTensor:
                 tensor = value.tensor
@@ -91,7 +92,8 @@ class FastCall:
                 tensor = value.mapped
             elif kind is not Tensor:
                 tensor = imported(value, self._readers[i])
-            if tensor is None or tensor.own_storage is None:
+            storage = None if tensor is None else tensor.own_storage
+            if tensor is None or storage is None:
                 return None
             source: Any = tensor.source
             if source is not None and (
@@ -99,22 +101,24 @@ class FastCall:
             ):
                 return None
             tensors.append(tensor)
+            storages.append(storage)
             parts[i] = (value if kind is Partition and is_output else tensor).fingerprint
         for i in self._whole:
             if not -(2**63) <= values[i] < 2**63:
                 return None
         for i in self._literals:
             parts[i] = self._kinds[i], values[i]
-        if not self._may_alias and not self._are_apart(tensors):
+        # Asked last: an array that is imported may link the storages of those before.
+        identities = [storage.identity for storage in storages]
+        if len(set(identities)) < len(identities) and not self._may_share(identities):
             return None
         return tuple(tensors), tuple(parts)
 
-    def _are_apart(self, tensors: list[Tensor]) -> bool:
-        """Whether no output shares memory with another tensor."""
-        identities = [tensor.storage_id for tensor in tensors]
-        if len(set(identities)) == len(identities):
-            return True
-        return all(
+    def _may_share(self, identities: list[int]) -> bool:
+        """Whether tensors may share memory as these do: without `may_alias`, no output with another
+        tensor.
+        """
+        return self._may_alias or all(
             identities.count(identity) == 1
             for identity, is_output in zip(identities, self.outputs, strict=True)
             if is_output
@@ -161,7 +165,7 @@ class FastCall:
     def arguments(self, values: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Any]:
         """The arguments of such a call, as the backend takes them."""
         args = list(values)
-        for i, tensor in zip(self._arrays, tensors, strict=True):
+        for (i, _), tensor in zip(self._arrays, tensors, strict=True):
             args[i] = tensor.own_handle or tensor.handle
         return args
 
