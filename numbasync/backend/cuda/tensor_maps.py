@@ -78,9 +78,17 @@ class TensorMaps:
             if self._chunk is None or self._chunk.used == CHUNK:
                 self._chunk = _Chunk(self._device)
             chunk, address = self._chunk, self._chunk.take()
-            (result,) = cu.cuMemcpyHtoD(cu.CUdeviceptr(address), words.ctypes.data, NBYTES)
+            # Not by `cuMemcpyHtoD`: it waits for whatever runs on the default stream, and returns
+            # when the descriptor has been read, which may be before it has arrived.
+            stream = self._device.idle_stream
+            (result,) = cu.cuMemcpyHtoDAsync(
+                cu.CUdeviceptr(address), words.ctypes.data, NBYTES, stream
+            )
+            if result:
+                fail(result, "cuMemcpyHtoDAsync")
+            (result,) = cu.cuStreamSynchronize(stream)
         if result:
-            fail(result, "cuMemcpyHtoD")
+            fail(result, "cuStreamSynchronize")
         return CudaTensorMap(chunk, address)
 
 
