@@ -71,8 +71,8 @@ class TensorMaps:
 
     def encode(self, array: CudaArray, box: tuple[int, ...], swizzle: int) -> CudaTensorMap:
         """The map of boxes of `array`, whose descriptor is written before the call returns."""
+        enter(self._device)  # also for the encoding: on a thread without a context it is refused
         words = _encoded(array, box, swizzle)
-        enter(self._device)
         # The driver refuses these calls while a stream is being captured.
         with self._lock, self._device.capturing:
             if self._chunk is None or self._chunk.used == CHUNK:
