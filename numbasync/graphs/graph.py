@@ -40,7 +40,6 @@ from numbasync.graphs.topology import (
 )
 from numbasync.launch.call import Launch
 from numbasync.native import compiled, known
-from numbasync.ops import capture_methods
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_closure, check_op, name_of, suppress_unused_warnings
@@ -454,12 +453,10 @@ class CudaGraph(Public, Generic[T]):
             self._launches += 1
 
 
-def _captured(op: DeviceOp[Any], *where: Stream) -> CudaGraph[Any]:
+def captured(op: Any, *where: Any) -> CudaGraph[Any]:
+    """An operation, captured on a stream, or on the next one of the default device's policy."""
     (stream,) = where or (stream_for(op),)
     return CudaGraph.capture(stream, op)
-
-
-capture_methods.capture = _captured
 
 
 unpicklable(CudaGraph, "Pickle the operation instead, and capture it where it is to run.")

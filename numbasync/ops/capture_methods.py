@@ -1,23 +1,14 @@
-"""The graph methods of operations. The subpackage `graphs` provides the implementation."""
+"""The graph methods of operations, which the subpackage `graphs` implements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from numbasync.device.stream import AnyStream
     from numbasync.graphs.graph import CudaGraph
 
 T = TypeVar("T")
-
-
-def _no_graphs(op: Any, *where: AnyStream) -> Any:
-    raise NotImplementedError  # replaced when numbasync is imported
-
-
-# Captures an operation on a stream; without a stream, on the next of the default device's policy.
-capture: Callable[..., Any] = _no_graphs
 
 
 class Capturable(Generic[T]):
@@ -33,8 +24,9 @@ class Capturable(Generic[T]):
             >>> await z.to_host()
             array([7., 7., 7.], dtype=float32)
         """
-        graph: CudaGraph[T] = capture(self)
-        return graph
+        from numbasync.graphs.graph import captured
+
+        return captured(self)
 
     def graph_on(self, stream: AnyStream) -> CudaGraph[T]:
         """Capture for replays on `stream`; see `CudaGraph.capture`. Blocks; computes nothing.
@@ -44,5 +36,6 @@ class Capturable(Generic[T]):
             >>> graph = na.fill(z, 7).graph_on(na.default_device().new_stream())
             >>> graph.launch().sync()
         """
-        graph: CudaGraph[T] = capture(self, stream)
-        return graph
+        from numbasync.graphs.graph import captured
+
+        return captured(self, stream)

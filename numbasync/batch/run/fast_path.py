@@ -154,11 +154,11 @@ class _Source:
         self._on_host = on_host
         self._backend = backend = device.backend
         self._names: dict[str, Any] = {
-            **access.NAMES, "ZERO": np.uint32(0),
+            "ZERO": np.uint32(0),
             "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
             "empty": np.empty, "handle": backend.array, "is_filled": is_filled, "partial": partial,
-            "submit_lock": device.submit_lock,
-            "locked": backend.host_block,
+            "is_written_elsewhere": access.is_written_elsewhere, "locked": backend.host_block,
+            "record_read": access.record_read, "submit_lock": device.submit_lock,
         }  # fmt: skip
         self._lines: list[str] = []
         self._new_blocks: list[str] = []
@@ -185,7 +185,7 @@ class _Source:
             # persistent access.
             self._add(
                 2, f"if s{n}.fast_path_device is not backend: return None",
-                *access.questions(f"s{n}", False, "return None"),
+                f"if is_written_elsewhere(s{n}, stream): return None",
             )  # fmt: skip
         self._lease()
         self._run()
@@ -295,7 +295,7 @@ class _Source:
             if name[0] in "sr":  # new storages
                 self._add(2, f"{name}.writer = submission")
         for n in self._borrowed_numbers:
-            self._add(2, *access.records(f"s{n}", False))
+            self._add(2, f"record_read(s{n}, submission)")
 
     def _run(self) -> None:
         """Generate the work. Each queue is stored before the next call, which may fail."""
