@@ -21,6 +21,7 @@ from numbasync.device.device import Device as Device
 from numbasync.device.device import InFlight as InFlight
 from numbasync.device.device import default_device as default_device
 from numbasync.device.device import devices as devices
+from numbasync.device.device import set_default_device as set_default_device
 from numbasync.device.device import use_device as use_device
 from numbasync.device.event import Event as Event
 from numbasync.device.latency import waiting as waiting

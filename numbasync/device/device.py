@@ -413,8 +413,22 @@ def current_device() -> Device | None:
 
 def set_default_device(device: Device | None) -> Device | None:
     """Make `device` the default of this process, for all threads and tasks that have not chosen
-    one by `use_device`; None: the one that NUMBASYNC_DEVICE names. Returns what was set before.
+    one by `use_device`. Returns what was set before; None: nothing was.
+
+    Args:
+        device: None: the device that NUMBASYNC_DEVICE names, looked for when it is needed.
+
+    Raises:
+        CallerError: `device` is neither a device nor None.
+
+    Examples:
+        >>> before = na.set_default_device(na.devices("cpu")[1])
+        >>> na.default_device().label
+        'cpu:1'
+        >>> _ = na.set_default_device(before)
     """
+    if device is not None:
+        check_device(device, "set_default_device")
     global _default
     before, _default = _default, device
     if core is not None:
