@@ -423,9 +423,8 @@ def set_default_device(device: Device | None) -> Device | None:
 
     Examples:
         >>> before = na.set_default_device(na.devices("cpu")[1])
-        >>> na.default_device().label
+        >>> na.set_default_device(before).label
         'cpu:1'
-        >>> _ = na.set_default_device(before)
     """
     if device is not None:
         check_device(device, "set_default_device")
@@ -437,15 +436,32 @@ def set_default_device(device: Device | None) -> Device | None:
 
 
 def chosen_device(device: Device | None, what: str) -> Device:
-    """`device`, or the default device for None.
+    """`device`, an argument of a function or class `what`; the default device for None.
 
     Raises:
         CallerError: `device` is no device. The message says that `what` takes a device.
+
+    Examples:
+        >>> from numbasync.extending import chosen_device
+        >>> chosen_device(None, "my_sort") is na.default_device()
+        True
     """
     return default_device() if device is None else check_device(device, what)
 
 
 def check_device(device: Any, what: str) -> Device:
+    """`device`, an argument of a function or class `what`, which is no other object.
+
+    Raises:
+        CallerError: `device` is no device. The message says that `what` takes a device.
+
+    Examples:
+        >>> from numbasync.extending import check_device
+        >>> check_device("cpu", "my_sort")
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.CallerError: my_sort takes a device, not str ('cpu'): ...
+    """
     if isinstance(device, Device):
         return device
     raise CallerError(

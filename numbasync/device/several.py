@@ -20,7 +20,14 @@ def in_order(one: Device, other: Device) -> tuple[Device, Device]:
 
 
 def next_stream_of(device: Device) -> Stream:
-    """The next stream of the device's policy; a new one, if the policy gave another device's."""
+    """The next stream of the device's policy; a new one, if the policy gave another device's.
+
+    Examples:
+        >>> from numbasync.extending import next_stream_of
+        >>> device = na.devices("cpu")[1]
+        >>> next_stream_of(device).device is device
+        True
+    """
     stream = device.policy.next_stream()
     if isinstance(stream, Stream) and stream.device is device:
         return stream

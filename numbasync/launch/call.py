@@ -71,7 +71,9 @@ class Launch(DeviceOp[LaunchResult]):
         "_unused", "_values", "has_fast_path",
     )  # fmt: skip
 
-    def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
+    def __init__(
+        self, launcher: KernelSpec, values: tuple[Any, ...], config: Config = DEFAULT
+    ) -> None:
         frame = _getframe(2)  # the caller of the kernel
         self._site = frame.f_code, frame.f_lasti
         self._launcher = launcher

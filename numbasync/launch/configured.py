@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 else:
     P = ParamSpec("P")  # the parameters of a kernel's call
 
+__all__ = ["Configured"]
+
 
 def is_plain(config: Any) -> bool:
     """Whether a configuration is a key of plain ints: 1.0 and True equal 1 but may be refused, and

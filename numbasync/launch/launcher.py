@@ -204,6 +204,18 @@ class Launcher(Public, Tokenized, Generic[P]):
         )
         return Configured(self, parsed)
 
+    def with_extents(
+        self, grid: Any = None, block: Any = None, shared_bytes: int = 0
+    ) -> Configured[P]:
+        """`kernel[grid, block]`, in which the launcher chooses what is None."""
+        config = Config(
+            None if grid is None else grids.dim3(grid, "the grid", self.name),
+            None if block is None else grids.dim3(block, "the block", self.name),
+            None,
+            whole_bytes(shared_bytes, self.name),
+        )
+        return Configured(self, config)
+
     def forall(
         self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
     ) -> Configured[P]:

@@ -18,6 +18,8 @@ from numbasync.tensors.expected_results import UNKNOWN
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
+__all__ = ["flat", "holds_arrays", "replaced"]
+
 MOST_LEVELS = 16  # of nested tuples; the compiler's time grows with them
 _ARRAYS = (Tensor, SharedTensor, Partition, np.ndarray)
 

@@ -145,6 +145,14 @@ def enqueue_on(
 
     Args:
         pool: the pool to allocate from; None: the device's.
+
+    Examples:
+        >>> from numbasync.extending import enqueue_on
+        >>> stream = na.default_device().new_stream()
+        >>> submission, z = enqueue_on(na.zeros(3), stream)
+        >>> stream.synchronize()
+        >>> submission.done, z.shape
+        (True, (3,))
     """
     stream = resolve_stream(op, op.stream, stream)
     op.consume()
