@@ -34,7 +34,7 @@ from numbasync.ops.operands import (
 from numbasync.ops.own_operations import check_class, no_steps_of
 from numbasync.ops.pickling import Picklable, Recipe, packed
 from numbasync.ops.reentrancy import exclusive, unlocked
-from numbasync.ops.running import Runs
+from numbasync.ops.run import Runs
 from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
 from numbasync.ops.tree import HasTree
