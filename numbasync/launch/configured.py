@@ -6,8 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from numbasync.launch.call import Launch
-from numbasync.launch.explain import explain
-from numbasync.launch.explanation import Explanation
+from numbasync.launch.explain import Explanation, explain
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.plan import Config
 from numbasync.launch.prepared import PreparedLaunch

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.device.access import ordering
 from numbasync.device.device import Device
-from numbasync.device.ordering import ordering
 from numbasync.device.stream import Stream
 from numbasync.errors import (
     DriverError,
