@@ -40,9 +40,8 @@ from numbasync.graphs.topology import (
 )
 from numbasync.launch.call import Launch
 from numbasync.native import compiled, known
-from numbasync.ops import capture_methods
 from numbasync.ops.context import Context
-from numbasync.ops.op import DeviceOp
+from numbasync.ops.op import DeviceOp, capture_by
 from numbasync.ops.operands import check_closure, check_op, name_of, suppress_unused_warnings
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.run import enqueue_on, stream_for
@@ -459,7 +458,7 @@ def _captured(op: DeviceOp[Any], *where: Stream) -> CudaGraph[Any]:
     return CudaGraph.capture(stream, op)
 
 
-capture_methods.capture = _captured
+capture_by(_captured)
 
 
 unpicklable(CudaGraph, "Pickle the operation instead, and capture it where it is to run.")
