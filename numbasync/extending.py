@@ -77,7 +77,7 @@ from numbasync.device.access import record_read as record_read
 from numbasync.device.access import record_write as record_write
 from numbasync.device.device import check_device as check_device
 from numbasync.device.device import chosen_device as chosen_device
-from numbasync.device.several import next_stream_of as next_stream_of
+from numbasync.device.device import next_stream_of as next_stream_of
 from numbasync.device.storage import Storage as Storage
 from numbasync.device.stream import AnyStream as AnyStream
 from numbasync.device.stream import as_stream as as_stream

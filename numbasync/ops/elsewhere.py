@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from numbasync.device.several import next_stream_of
+from numbasync.device.device import next_stream_of
 from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, NotAGraphNodeError
 from numbasync.ops.backpressure import Admission
