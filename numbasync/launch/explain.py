@@ -15,14 +15,13 @@ from numbasync.backend.protocols import Dim3, Peaks
 from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError
 from numbasync.facts.effects import values_read
-from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.arguments import BoundArguments, flat
 from numbasync.launch.call import planned
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.homes import elsewhere, home_of_bound
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import Config
-from numbasync.launch.tuple_arguments import flat
 from numbasync.ops.enqueue import run_steps
 from numbasync.ops.home import device_at
 from numbasync.ops.op import DeviceOp
