@@ -124,7 +124,7 @@ cdef class LaunchRecord:
 
 cdef inline object packed_of(object handle):
     """The parameters of an array, as bytes. The first time they are made, by Python code."""
-    cdef object packed = get_or_none(handle, at_packed) if isa(handle, CudaArray) else None
+    cdef object packed = get_or_none(handle, CudaArray_packed) if isa(handle, CudaArray) else None
     return handle.packed if packed is None else packed
 
 

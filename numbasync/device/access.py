@@ -9,8 +9,6 @@ There are two implementations of the rule. `Context.read` and `Context.write` ma
 for the other streams, by events. The fast paths never wait: under the device's `submit_lock` they
 check whether another stream uses the storage (`is_written_elsewhere`, `is_read_elsewhere`), give up
 if so, enqueue, and then record (`record_read`, `record_write`), so that an error leaves no record.
-The two fast paths that are generated as source paste the same checks and records, from `questions`
-and `records`.
 
 Where another stream's work has to be waited for, the mode says whether that is done, or refused:
 `set_ordering`.
@@ -76,41 +74,6 @@ def record_write(storage: Storage, submission: Any) -> None:
 def users(storage: Storage) -> list[Any]:
     """The submissions in the access record of `storage`, including finished ones."""
     return [s for s in (storage.writer, *storage.readers.values()) if s is not None]
-
-
-# --- the same as source text, which uses the names `stream`, `submission` and those of `NAMES` ---
-
-NAMES: dict[str, object] = {
-    "is_busy": is_busy, "is_read_elsewhere": is_read_elsewhere, "MANY_READERS": MANY_READERS,
-}  # fmt: skip
-
-
-def questions(storage: str, writes: bool, refuse: str) -> list[str]:
-    """Source lines that run `refuse` if another stream uses the storage named `storage`."""
-    lines = [
-        f"writer = {storage}.writer",
-        "if writer is not None and not writer.done and writer.stream is not stream:",
-        f"    if is_busy(writer): {refuse}",
-    ]
-    if writes:
-        lines.append(f"if {storage}.readers and is_read_elsewhere({storage}, stream): {refuse}")
-    return lines
-
-
-def records(storage: str, writes: bool) -> list[str]:
-    """Source lines that record the submission's access to the storage named `storage`."""
-    if writes:
-        return [
-            f"{storage}.writer = submission",
-            f"if {storage}.readers: {storage}.readers = {{}}",
-        ]
-    return [
-        f"readers = {storage}.readers",
-        "if readers.get(stream) is not submission:",
-        "    if len(readers) >= MANY_READERS and stream not in readers:",
-        f"        readers = {storage}.forget_readers()",
-        "    readers[stream] = submission",
-    ]
 
 
 Ordering = Literal["auto", "strict"]

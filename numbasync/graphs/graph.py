@@ -43,7 +43,7 @@ from numbasync.launch.call import Launch
 from numbasync.native import compiled, known
 from numbasync.ops.constructors import Leaf
 from numbasync.ops.context import Context
-from numbasync.ops.op import DeviceOp, capture_by
+from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_closure, check_op, name_of, suppress_unused_warnings
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.run import enqueue_on, stream_for
@@ -516,12 +516,10 @@ class CudaGraph(Public, Generic[T]):
             self._launches += 1
 
 
-def _captured(op: DeviceOp[Any], *where: Stream) -> CudaGraph[Any]:
+def captured(op: Any, *where: Any) -> CudaGraph[Any]:
+    """An operation, captured on a stream, or on the next one of the default device's policy."""
     (stream,) = where or (stream_for(op),)
     return CudaGraph.capture(stream, op)
-
-
-capture_by(_captured)
 
 
 unpicklable(CudaGraph, "Pickle the operation instead, and capture it where it is to run.")

@@ -31,7 +31,7 @@ from numbasync.launch import homes
 from numbasync.launch.arguments import BoundArguments, replaced
 from numbasync.launch.coarse_kernels import CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
-from numbasync.launch.fast_path import FastCall, Taken
+from numbasync.launch.fast_calls import FastCall, Taken
 from numbasync.launch.homes import at_home, check_devices, elsewhere, placed_tensors
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role

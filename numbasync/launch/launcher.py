@@ -24,7 +24,7 @@ from numbasync.launch.callers_launch import launch_class_of
 from numbasync.launch.coarse_kernels import CoarseKernels
 from numbasync.launch.configured import CallSignature, Configured, P, is_plain
 from numbasync.launch.explain import Explanation, explain
-from numbasync.launch.fast_path import FastCall, Kinds, is_described
+from numbasync.launch.fast_calls import FastCall, Kinds, is_described
 from numbasync.launch.grid import ONE_BLOCK, check_cluster
 from numbasync.launch.own_tiles import OwnTile, check_own_tile
 from numbasync.launch.parameters import check_kernel, parameters

@@ -49,22 +49,6 @@ U = TypeVar("U")
 MOST_VALUES = 65_536  # that unzip makes operations of
 
 
-def _no_graphs(op: Any, *where: AnyStream) -> Any:
-    raise NotImplementedError  # replaced when numbasync is imported
-
-
-# Captures an operation on a stream; without a stream, on the next of the default device's policy.
-_capture: Callable[..., Any] = _no_graphs
-
-
-def capture_by(capture: Callable[..., Any]) -> None:
-    """Let `op.graph()` and `op.graph_on(stream)` call `capture(op)` and `capture(op, stream)`: what
-    makes graphs of operations is above them.
-    """
-    global _capture
-    _capture = capture
-
-
 # --- chains: a loop, not recursion, runs one, so that it can have any length ---
 
 
@@ -218,8 +202,9 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], HasTree, Generic[T]):
             >>> await z.to_host()
             array([7., 7., 7.], dtype=float32)
         """
-        graph: CudaGraph[T] = _capture(self)
-        return graph
+        from numbasync.graphs.graph import captured
+
+        return captured(self)
 
     def graph_on(self, stream: AnyStream) -> CudaGraph[T]:
         """Capture for replays on `stream`; see `CudaGraph.capture`. Blocks; computes nothing.
@@ -229,8 +214,9 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], HasTree, Generic[T]):
             >>> graph = na.fill(z, 7).graph_on(na.default_device().new_stream())
             >>> graph.launch().sync()
         """
-        graph: CudaGraph[T] = _capture(self, stream)
-        return graph
+        from numbasync.graphs.graph import captured
+
+        return captured(self, stream)
 
     # --- combinators ---
 

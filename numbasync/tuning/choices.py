@@ -173,7 +173,7 @@ def _described(device: Device) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "none"
-    # How driver calls are made changes while a process runs, and no kernel's time.
+    # How driver calls are made changes no kernel's time.
     versions |= {k: v for k, v in device.backend.versions.items() if k != "driver calls"}
     return {
         "device": device.name,

@@ -162,13 +162,11 @@ class BufferLayout(NamedTuple):
     """The argument buffer of a launch.
 
     Attributes:
-        format: of `struct`, with each array as one field of bytes.
         parts: for each argument its `struct` code, "s" for an array, or "" for one of None, and its
             offset.
         nbytes: of the buffer.
     """
 
-    format: str
     parts: list[tuple[str, int]]
     nbytes: int
 
@@ -306,7 +304,7 @@ class CudaExecutable:
         """The argument buffer of a record; None if launches cannot use one."""
         if not self.packed or self._report is not None:
             return None
-        codes, parts, offset = ["="], list[tuple[str, int]](), 0
+        parts, offset = list[tuple[str, int]](), 0
         for numba_type in self.numba.argument_types:
             if numba_type in _EXTENSIONS or isinstance(numba_type, types.Complex | types.Record):
                 return None
@@ -316,11 +314,9 @@ class CudaExecutable:
                 code = _handle_format(numba_type) if array else _PACK[_plain(numba_type)]
             size = struct.calcsize(code)
             gap = -offset % (8 if array else size)
-            field = f"{size}x" if unused else f"{size}s" if array else code
-            codes.append(f"{gap}x{field}")
             parts.append(("" if unused else "s" if array else code, offset + gap))
             offset += gap + size
-        return BufferLayout("".join(codes), parts, offset)
+        return BufferLayout(parts, offset)
 
     @property
     def function(self) -> int:
@@ -369,6 +365,16 @@ class CudaExecutable:
                     f"kernel {self._name}: {type(error).__name__}: {error}"
                 ) from error
             return
+        self.launch_packed(stream.handle, grid, block, shared_bytes, args)
+
+    def launch_packed(
+        self, stream: Any, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
+    ) -> None:
+        """Launch with one argument buffer, on the stream of that handle, whose device is current.
+
+        Raises:
+            DTypeError: an argument does not fit the kernel's type.
+        """
         buffer = self._buffer()
         data, _, address = buffer
         try:
@@ -376,7 +382,7 @@ class CudaExecutable:
         except (struct.error, OverflowError) as error:
             raise DTypeError(f"an argument does not fit the kernel's type: {error}") from error
         (result,) = cu.cuLaunchKernel(
-            self._function, *grid, *block, shared_bytes, stream.handle, 0, address
+            self._function, *grid, *block, shared_bytes, stream, 0, address
         )
         self._buffers.append(buffer)  # the driver has copied the arguments
         if result:

@@ -157,12 +157,11 @@ class _Source:
         self._on_host = on_host
         self._backend = backend = device.backend
         self._names: dict[str, Any] = {
-            "ZERO": np.uint32(0), "is_written_elsewhere": is_written_elsewhere,
-            "record_read": record_read,
+            "ZERO": np.uint32(0),
             "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
             "empty": np.empty, "handle": backend.array, "is_filled": is_filled, "partial": partial,
-            "submit_lock": device.submit_lock,
-            "locked": backend.host_block,
+            "is_written_elsewhere": is_written_elsewhere, "locked": backend.host_block,
+            "record_read": record_read, "submit_lock": device.submit_lock,
         }  # fmt: skip
         self._lines: list[str] = []
         self._new_blocks: list[str] = []
