@@ -20,9 +20,7 @@ from numbasync.batch.run.replay import BatchGraph
 from numbasync.batch.run.report import BatchPlan
 from numbasync.batch.run.run import BatchOp, Compute, Results
 from numbasync.batch.run.state import CAPTURED, BatchRun, Transfers
-from numbasync.device.device import Device, chosen_device
-from numbasync.device.stream import AnyStream, as_stream
-from numbasync.device.submission import Submission
+from numbasync.device.device import Device
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,
@@ -30,11 +28,17 @@ from numbasync.errors import (
     DeviceMismatchError,
     OperationError,
 )
-from numbasync.extending import HostArray
-from numbasync.ops.constructors import Value
+from numbasync.extending import (
+    AnyStream,
+    HostArray,
+    Submission,
+    as_stream,
+    chosen_device,
+    host_array,
+)
+from numbasync.ops.constructors import value as value_op
 from numbasync.ops.op import DeviceOp
 from numbasync.public import Public
-from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 
@@ -357,7 +361,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
                 return Read(self, number)
         self._check_computed(number, "read")
         if self.recorder.nodes[number].is_source:
-            return Value(np.array(self.recorder.values[number]))  # never uploaded, or a number
+            return value_op(np.array(self.recorder.values[number]))  # never uploaded, or a number
         return Late(self, self._late(id), number)
 
     def tensor(self, id: BufferId) -> Tensor:

@@ -26,9 +26,9 @@ from numbasync.facts.bounds import SIZE
 from numbasync.facts.positions import ALL, Usage, usage
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
-from numbasync.launch.clusters import ONE_BLOCK, check_grid
 from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
+from numbasync.launch.grid import ONE_BLOCK, check_grid
 from numbasync.launch.own_tiles import OwnTile, grid_of, in_a_row, without_bounds
 from numbasync.launch.parameters import Parameter, Role, positional
 from numbasync.launch.shared_memory import dynamic_bytes, layout_of
