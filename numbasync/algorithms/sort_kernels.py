@@ -3,13 +3,14 @@
 An input is seen as ``(rows, n)``. Rows of one chunk are sorted by one launch: a block stages the
 keys in shared memory and sorts the numbers of their places, `BITS` at a time. Each thread counts
 the digits of its run of neighbours, the block scans these counts, ordered by digit and then by
-thread, and each thread gives its elements their new places. Longer
-rows are sorted by 8 bits at a time, in a pass for each. `count_kernel` counts the digits of all
-passes in one go. In a pass a block draws a chunk of a row, and writes each key behind those of
-lesser digits, and of its digit before it. Of its own chunk it counts these by warps, and it collects
-keys of one digit, so that they are written together. Of earlier chunks it is told by their blocks,
-which write down what they have counted, and then what they and all before them have: it looks back
-until it comes upon the latter.
+thread, and each thread gives its elements their new places.
+
+Longer rows are sorted by 8 bits at a time, in a pass for each. `count_kernel` counts the digits of
+all passes in one go. In a pass a block draws a chunk of a row, and writes each key behind those of
+lesser digits, and of its digit before it. Of its own chunk it counts these by warps, and it
+collects keys of one digit, so that they are written together. Of earlier chunks it is told by their
+blocks, which write down what they have counted, and then what they and all before them have: it
+looks back until it comes upon the latter.
 
 Digits are taken of `ordered` bits, whose order as unsigned numbers is NumPy's. The elements
 themselves stay as they are, with the sign of a zero and the bits of a NaN.

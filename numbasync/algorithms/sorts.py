@@ -58,9 +58,9 @@ def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor
     elements stay in their order, also where `descending`. Exact.
 
     A radix sort. Rows of up to 4,096 elements (2,048 of 8 bytes) are sorted by one kernel, which
-    reads and writes each element once. Longer ones are read once to count,
-    and take a pass for each byte of an element, which reads and writes each once. Other axes than the last, and what is not contiguous, are
-    copied first.
+    reads and writes each element once. Longer ones are read once to count, and take a pass for each
+    byte of an element, which reads and writes each once. Other axes than the last, and what is not
+    contiguous, are copied first.
 
     Raises:
         ShapeError: there is no such axis.
