@@ -60,7 +60,8 @@ class CommandBatch(Vocabulary, BatchRun, Public):
     Attributes:
         device: the device that the batch runs on.
         transfers: arrays copied to the device and back: `uploads` and `downloads`.
-        kernels_launched: the number of kernels launched so far.
+        kernels_launched: the number of its own kernels launched so far: those of `cumsum`, `sort`
+            and `matmul` do not count.
         num_operations: the number of operations recorded.
 
     Examples:
@@ -99,7 +100,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         ...     b.swish(x), b.gelu(x), b.maximum(x, 1), b.minimum(x, 1), b.clamp(x, 0.5, 1),
         ...     b.less(x, 1), b.less_equal(x, 1), b.greater(x, 1), b.greater_equal(x, 1),
         ...     b.equal(x, 1), b.not_equal(x, 1), b.where(x < 1, x, 1.0), b.cast(x, np.int32),
-        ...     b.argmin(x), b.log_softmax(x),
+        ...     b.argmin(x), b.log_softmax(x), b.cumsum(x), b.sort(x), b.matmul(x, x),
         ...     b.sum(x), b.mean(x, axis=0), b.min(x), b.dot(row, row), b.layer_norm(x),
         ... ]
         >>> [id.shape for id in ids[-5:]]

@@ -290,7 +290,7 @@ def test_no_races(device: na.Device) -> None:
             operator.states, operator.lift, operator.combine, operator.finish, block, True, True,
             operator.out,
         )  # fmt: skip
-        axis = 2 if columns == 1 else 1  # as `reduce_kernel` sees its inputs
+        axis = 2 if columns == 1 else 1  # as the kernel sees rows of one column
         x = numbers((2, 1, n) if columns == 1 else (2, n, columns))
         z = np.zeros((2, 1, columns), np.float32)
 

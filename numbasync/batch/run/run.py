@@ -132,7 +132,7 @@ class Memory:
         for n in plan.outputs:
             if n in held:
                 self._keep(n, held[n])
-            else:
+            elif not plan.nodes[n].is_whole:
                 self._own(ctx, n)
         if plan.arena.offsets:  # also for buffers without elements, which are passed to kernels
             self._scratch = ctx.alloc(plan.arena.nbytes)
@@ -158,6 +158,15 @@ class Memory:
             )
         self._own(ctx, n)
         yield from upload(ctx, self.tensors[n], array, is_new=True)
+
+    def operate(self, ctx: Context, n: int) -> Steps[None]:
+        """Enqueue a whole operation, whose result has memory of its own."""
+        nodes = self.prepared.nodes
+        whole: Any = nodes[n].extra
+        tensors = [self.flat[i].reshape(nodes[i].shape) for i in nodes[n].inputs]
+        op = whole.build(*tensors, **dict(whole.keywords))
+        op.consume()
+        self._keep(n, (yield from op.steps(ctx)))
 
     def _own(self, ctx: Context, n: int) -> None:
         node = self.prepared.nodes[n]
@@ -199,10 +208,13 @@ class Memory:
 # --- kernels ------------------------------------------------------------------------
 
 
-def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
-    """Every kernel of the plan, compiled for the device."""
-    loaded: list[Launcher] = []
-    for text in prepared.texts:
+def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher | None]]:
+    """Every kernel of the plan, compiled for the device; None in place of a whole operation."""
+    loaded: list[Launcher | None] = []
+    for group, text in zip(prepared.fusion.groups, prepared.texts, strict=True):
+        if group.is_whole:
+            loaded.append(None)
+            continue
         kernel = kernel_files.find(text)
         if kernel is None:
             with _attributed(text):
@@ -213,6 +225,8 @@ def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
         loaded.append(kernel)
     if ctx.device not in prepared.compiled:
         for text, kernel in zip(prepared.texts, loaded, strict=True):
+            if kernel is None:
+                continue
             yield from _compile(prepared, text, kernel, ctx)
         prepared.compiled.add(ctx.device)
     return loaded
@@ -342,6 +356,10 @@ def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
         batch.transfers.uploads += bool(array.size)
     works: list[Work | None] = []
     for group, kernel in enumerate(loaded):
+        if kernel is None:
+            yield from memory.operate(ctx, plan.fusion.groups[group].roots[0])
+            works.append(None)
+            continue
         if plan.texts[group].grid == 0:
             works.append(None)
             continue
