@@ -25,10 +25,11 @@ from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+from numbasync.backend.compilers import MLIR, WRITTEN_AS
 from numbasync.backend.protocols import MAY_ALLOCATE
 from numbasync.errors import UnsupportedKernelError
 
-PACKAGE = "numba_cuda_mlir"
+PACKAGE = MLIR
 _MADE = "_numbasync_numba_cuda"  # an attribute of a kernel of it: the one of numba.cuda
 # The options of its `jit` that are those of numba.cuda's.
 _OPTIONS = (
@@ -69,6 +70,7 @@ def as_numba_cuda(kernel: Any) -> Any:
         if kernel.targetoptions.get("opt") is False:
             options["opt"] = False
         made = declared(kernel.py_func, (), options, lambda new: setattr(kernel, _MADE, new))
+        setattr(made, WRITTEN_AS, kernel)
     return made
 
 

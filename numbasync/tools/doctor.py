@@ -10,6 +10,7 @@ from importlib import metadata
 
 from numbasync import __version__, native
 from numbasync.backend import KINDS, preferred, toolchain, why_unavailable
+from numbasync.backend.compilers import chosen
 from numbasync.device.device import Device, devices
 from numbasync.errors import DeviceUnavailableError
 
@@ -53,7 +54,8 @@ def _packages() -> None:
         else:
             _line(package, version or f"MISSING: pip install {package}")
     if (version := _version("numba-cuda-mlir")) is not None:
-        _line("numba-cuda-mlir", f"{version}, for programs; numba-cuda compiles their kernels")
+        own = "numba-cuda compiles" if chosen() else "it compiles, on GPUs,"
+        _line("numba-cuda-mlir", f"{version}; {own} the kernels that are written for it")
     for package in CUDA:
         _line(
             package,

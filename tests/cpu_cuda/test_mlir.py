@@ -12,9 +12,11 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.backend import compilers
 from numbasync.cpu_cuda import arrays
-from numbasync.errors import UnsupportedKernelError
+from numbasync.errors import CallerError, UnsupportedKernelError
 from numbasync.launch import mlir_kernels
+from numbasync.launch.coarsening import NotPlainError, plain_kernel
 from tests.cpu_cuda import mlir_stand_in
 
 STEP = 3
@@ -22,9 +24,11 @@ STEP = 3
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    mlir_kernels.counterparts.cache_clear()
+    for kept in (mlir_kernels.counterparts, compilers.chosen):
+        kept.cache_clear()
     yield mlir_stand_in.install(monkeypatch)
-    mlir_kernels.counterparts.cache_clear()
+    for kept in (mlir_kernels.counterparts, compilers.chosen):
+        kept.cache_clear()
 
 
 def _tensor(*values: float) -> na.Tensor:
@@ -81,6 +85,30 @@ def test_both_compilers_kernels_in_a_program(other: Any) -> None:
     assert theirs[1, 2](z).sync().z.to_host().sync().tolist() == [2, 3]
     kernel = other.cuda.jit(ours.py_func)
     assert mlir_kernels.as_numba_cuda(kernel) is mlir_kernels.as_numba_cuda(kernel)
+
+
+def test_the_compiler_of_a_kernel(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = other.cuda
+
+    @theirs.jit
+    def scale(z):
+        i = theirs.grid(1)
+        if i < z.size:
+            z[i] *= 2
+
+    kernel = na.launcher(scale).kernel
+    assert compilers.own_kernel(kernel) is scale
+    assert compilers.own_kernel(cuda.jit(scale.py_func)) is None
+    with pytest.raises(NotPlainError, match="numba-cuda-mlir compiles it"):  # not coarsened
+        plain_kernel(kernel)
+    for value, own in ("auto", scale), ("numba-cuda", None):
+        monkeypatch.setenv(compilers.NAME, value)
+        compilers.chosen.cache_clear()
+        assert compilers.own_kernel(kernel) is own
+    monkeypatch.setenv(compilers.NAME, "nvcc")
+    compilers.chosen.cache_clear()
+    with pytest.raises(CallerError, match="NUMBASYNC_COMPILER is 'nvcc'. Write numba-cuda"):
+        compilers.own_kernel(kernel)
 
 
 def test_its_kernels_allocate_arrays(other: Any) -> None:

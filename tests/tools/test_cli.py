@@ -40,7 +40,7 @@ def test_doctor_names_the_other_compiler(
     monkeypatch.setattr(doctor, "_version", lambda p: "0.6" if p == "numba-cuda-mlir" else has(p))
     cli.main(["doctor", "--device", "cpu"])
     assert (
-        "numba-cuda-mlir        0.6, for programs; numba-cuda compiles" in capsys.readouterr().out
+        "numba-cuda-mlir        0.6; it compiles, on GPUs, the kernels" in capsys.readouterr().out
     )
 
 

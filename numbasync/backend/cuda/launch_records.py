@@ -24,6 +24,7 @@ MOST = 1024  # records of one stream; a program that always launches new shapes 
 _DESCRIPTION = fast_calls.RECORD_WORDS  # index of the five words that describe the buffer
 _SIZE = _DESCRIPTION + 5
 _ARGUMENTS = _SIZE + 1
+_ATTRIBUTE = {"s": ".packed", "m": ".packed_memref"}  # of an array, by `Passing.array`
 
 
 class Record:
@@ -54,7 +55,7 @@ class Record:
         words[_SIZE] = layout.size
         # One expression for this kernel's arguments: a loop over them costs more than the packing.
         parts = buffer.parts[: -len(work.constants) or None]
-        args = [f", a[{i}]{'.packed' * (code == 's')}" for i, (code, _) in enumerate(parts) if code]
+        args = [f", a[{i}]{_ATTRIBUTE.get(code, '')}" for i, (code, _) in enumerate(parts) if code]
         args += [f", {constant}" for constant in work.constants]
         run = f"lambda a: pack(words, {8 * _ARGUMENTS}{''.join(args)}) or launch({start})"
         names = {"pack": layout.pack_into, "words": words, "launch": calls.launch}
