@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from numbasync.arguments import shown
 from numbasync.errors import CallerError
 
+Compiler: TypeAlias = Literal["numba-cuda", "numba-cuda-mlir"]
+COMPILERS: tuple[Compiler, ...] = ("numba-cuda", "numba-cuda-mlir")
 NAME = "NUMBASYNC_COMPILER"
 MLIR = "numba_cuda_mlir"  # the package's module
 # An attribute of a kernel of `numba.cuda`: the one of numba-cuda-mlir whose counterpart it is.
 WRITTEN_AS = "_numbasync_written_as"
+# Of one that is written for `numba.cuda`: the other kernel was made from it.
+IS_TRANSLATED = "_numbasync_is_translated"
 
 
 def own_kernel(dispatcher: Any) -> Any:
@@ -29,18 +33,19 @@ def own_kernel(dispatcher: Any) -> Any:
 
 
 @cache
-def chosen() -> Literal["numba-cuda"] | None:
+def chosen() -> Compiler | None:
     """The compiler of all kernels, by the environment variable; None: each kernel's own.
 
     Raises:
         CallerError: the variable names none.
     """
     value = os.environ.get(NAME, "")
+    for compiler in COMPILERS:
+        if value == compiler:
+            return compiler
     if value in ("", "auto"):
         return None
-    if value == "numba-cuda":
-        return "numba-cuda"
     raise CallerError(
-        f"{NAME} is {shown(value)}. Write numba-cuda, which compiles every kernel, or auto: each "
-        "kernel's own compiler, by the package whose `cuda.jit` decorates it."
+        f"{NAME} is {shown(value)}. Write numba-cuda or numba-cuda-mlir, which then compiles all "
+        "kernels, or auto: each kernel's own compiler, by the package whose cuda.jit decorates it."
     )

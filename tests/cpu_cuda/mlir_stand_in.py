@@ -18,8 +18,8 @@ IS_INSTALLED = importlib.util.find_spec(PACKAGE) is not None
 class MLIRDispatcher:
     """What `jit` returns."""
 
-    def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
-        self.py_func, self.targetoptions = function, options
+    def __init__(self, function: FunctionType, targetoptions: dict[str, Any]) -> None:
+        self.py_func, self.targetoptions = function, targetoptions
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         raise AssertionError("the switch is off: its own launch")

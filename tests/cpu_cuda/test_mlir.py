@@ -22,6 +22,15 @@ from tests.cpu_cuda import mlir_stand_in
 STEP = 3
 
 
+@cuda.jit(device=True)
+def _add_step(x):
+    return x + STEP
+
+
+def _fill(z):
+    z[cuda.grid(1)] = _add_step(1)
+
+
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for kept in (mlir_kernels.counterparts, compilers.chosen):
@@ -105,9 +114,15 @@ def test_the_compiler_of_a_kernel(other: Any, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(compilers.NAME, value)
         compilers.chosen.cache_clear()
         assert compilers.own_kernel(kernel) is own
+    monkeypatch.setenv(compilers.NAME, "numba-cuda-mlir")
+    compilers.chosen.cache_clear()
+    written = na.launcher(cuda.jit(_fill)).kernel
+    names = compilers.own_kernel(written).py_func.__globals__
+    assert names["cuda"] is theirs and names["STEP"] == STEP
+    assert type(names["_add_step"]) is type(scale)
     monkeypatch.setenv(compilers.NAME, "nvcc")
     compilers.chosen.cache_clear()
-    with pytest.raises(CallerError, match="NUMBASYNC_COMPILER is 'nvcc'. Write numba-cuda"):
+    with pytest.raises(CallerError, match="NUMBASYNC_COMPILER is .nvcc.. Write numba-cuda or"):
         compilers.own_kernel(kernel)
 
 

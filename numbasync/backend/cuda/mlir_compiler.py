@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from numba.cuda import types
 
 from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.compilers import MLIR, NAME, own_kernel
+from numbasync.backend.compilers import IS_TRANSLATED, MLIR, NAME, own_kernel
 from numbasync.backend.cuda.compiled_kernel import AS_MLIR
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import UnsupportedKernelError
@@ -76,6 +76,8 @@ def compiled(dispatcher: Any, actual: tuple[Any, ...]) -> MlirKernel | None:
         with _turn:
             result = own.compile(tuple(theirs))
     except Exception as error:
+        if hasattr(dispatcher, IS_TRANSLATED):  # of numba-cuda alone, as functions of this package
+            return None
         raise compile_error(dispatcher.py_func, actual, error) from error
     if result.cres.metadata.get("use_cooperative"):
         return None
