@@ -10,7 +10,6 @@ from importlib import metadata
 
 from numbasync import __version__, native
 from numbasync.backend import KINDS, preferred, toolchain, why_unavailable
-from numbasync.backend.compilers import chosen
 from numbasync.device.device import Device, devices
 from numbasync.errors import DeviceUnavailableError
 
@@ -54,8 +53,9 @@ def _packages() -> None:
         else:
             _line(package, version or f"MISSING: pip install {package}")
     if (version := _version("numba-cuda-mlir")) is not None:
-        own = "numba-cuda compiles" if chosen() else "it compiles, on GPUs,"
-        _line("numba-cuda-mlir", f"{version}; {own} the kernels that are written for it")
+        setting = os.environ.get("NUMBASYNC_COMPILER") or "auto"
+        says = "compiles, for GPUs, the kernels that are written for it"
+        _line("numba-cuda-mlir", f"{version}, {says}; NUMBASYNC_COMPILER={setting}")
     for package in CUDA:
         _line(
             package,

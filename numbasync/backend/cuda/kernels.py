@@ -20,6 +20,7 @@ from numba.cuda import types
 
 from numbasync import dtypes
 from numbasync.arguments import shown
+from numbasync.backend import numba_cuda_arrays
 from numbasync.backend.bfloat16_type import register
 from numbasync.backend.cuda import mlir_compiler, numba_cuda_compiler
 from numbasync.backend.cuda.compiled_kernel import CompiledKernel, Passing
@@ -67,6 +68,7 @@ def scalar_type(value: object) -> Any:
 def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
+    numba_cuda_arrays.load()
     register()
     actual = tuple(type_of(k) for k in keys)
     refuse_in_tuples(actual)
