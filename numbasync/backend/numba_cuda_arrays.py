@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from functools import cache
 from typing import Any
 
@@ -31,6 +32,8 @@ def load() -> None:
         return
     numpy.row_stack = numpy.vstack
     try:
-        importlib.import_module("numba.cuda.np.arrayobj")
+        with warnings.catch_warnings():  # of NumPy, about times without a unit
+            warnings.simplefilter("ignore", DeprecationWarning)
+            importlib.import_module("numba.cuda.np.arrayobj")
     finally:
         del numpy.row_stack
