@@ -12,7 +12,6 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from numbasync.arguments import is_one_of, shown, with_type
-from numbasync.backend import numba_cuda_arrays
 from numbasync.backend.protocols import Device
 from numbasync.errors import CallerError, DeviceMismatchError, DeviceUnavailableError
 
@@ -36,7 +35,6 @@ def _cuda() -> tuple[tuple[Device, ...], str]:
 
 @lru_cache(maxsize=1)
 def _cpu() -> tuple[Device, ...]:
-    numba_cuda_arrays.load()
     from numbasync.backend import cpu
 
     text = os.environ.get("NUMBASYNC_CPU_DEVICES", "2")
