@@ -145,6 +145,8 @@ def meaning(value: Any) -> Any:
     if belongs(value) and hasattr(value, "return_type"):
         typing = importlib.import_module("numba.cuda.typing")
         return typing.signature(meaning(value.return_type), *map(meaning, value.args))
+    if belongs(value) and isinstance(value, ModuleType | FunctionType):
+        return _same_named(value)
     if belongs(value) and ".types." in type(value).__module__ + ".":
         return _same_type(value)
     return value
@@ -297,14 +299,29 @@ def counterparts() -> dict[int, Any]:
     return found
 
 
+def _same_named(value: Any) -> Any:
+    """The module or function of numba-cuda of the same name; itself, if there is none."""
+    is_module = isinstance(value, ModuleType)
+    try:
+        home = importlib.import_module(_home(value.__name__ if is_module else value.__module__))
+    except ImportError:
+        return value
+    return home if is_module else getattr(home, value.__name__, value)
+
+
+def _home(module: str) -> str:
+    """The module of numba-cuda for one of numba-cuda-mlir, by its name."""
+    for theirs in (f"{PACKAGE}.numba_cuda", PACKAGE):
+        if module == theirs or module.startswith(f"{theirs}."):
+            return f"numba.cuda{module.removeprefix(theirs)}"
+    return module
+
+
 class _Types(pickle.Unpickler):
     """Reads a pickled type of numba-cuda-mlir as the same type of numba-cuda."""
 
     def find_class(self, module: str, name: str) -> Any:
-        for theirs in (f"{PACKAGE}.numba_cuda", PACKAGE):
-            if module.partition(".")[0] == PACKAGE and module.startswith(theirs):
-                module = f"numba.cuda{module.removeprefix(theirs)}"
-        return super().find_class(module, name)
+        return super().find_class(_home(module), name)
 
 
 def _same_type(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -94,6 +95,13 @@ def test_both_compilers_kernels_in_a_program(other: Any) -> None:
     assert theirs[1, 2](z).sync().z.to_host().sync().tolist() == [2, 3]
     kernel = other.cuda.jit(ours.py_func)
     assert mlir_kernels.as_numba_cuda(kernel) is mlir_kernels.as_numba_cuda(kernel)
+
+
+def test_its_inner_modules_and_functions(other: Any) -> None:
+    inner = ModuleType("numba_cuda_mlir.numba_cuda.libdevice")
+    assert mlir_kernels.meaning(inner) is importlib.import_module("numba.cuda.libdevice")
+    unknown = ModuleType("numba_cuda_mlir.numba_cuda.nowhere")
+    assert mlir_kernels.meaning(unknown) is unknown
 
 
 def test_the_compiler_of_a_kernel(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
