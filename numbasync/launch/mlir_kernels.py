@@ -31,7 +31,7 @@ from numbasync.errors import UnsupportedKernelError
 
 PACKAGE = MLIR
 _Meaning: TypeAlias = Callable[[Any], Any]
-_MADE = "_numbasync_numba_cuda"  # an attribute of a kernel of it: the one of numba.cuda
+_MADE = "_numbasync_numba_cuda"  # an attribute of a kernel or function: the one of numba.cuda
 # The options of its `jit` that are those of numba.cuda's.
 _OPTIONS = (
     "cache", "debug", "device", "extensions", "fastmath", "launch_bounds", "lineinfo", "link",
@@ -119,6 +119,21 @@ def _fill_cells(new: FunctionType, function: FunctionType, meaning: _Meaning) ->
             cell.cell_contents = meaning(given.cell_contents)
 
 
+def with_meaning(function: FunctionType) -> FunctionType:
+    """The same function, in which all names have their meaning, and in functions that it makes."""
+    new = _with_meaning(function, meaning)
+    _fill_cells(new, function, meaning)
+    return new
+
+
+def call_in_kernels(function: FunctionType) -> FunctionType:
+    """Let a function of a program mean, in its kernels, a device function of `numba.cuda`, which is
+    made when a kernel is first looked at that calls it. It is returned.
+    """
+    setattr(function, _MADE, None)
+    return function
+
+
 def _check_names(function: FunctionType) -> None:
     for step in dis.get_instructions(function.__code__):
         value = function.__globals__.get(step.argval) if step.opname == "LOAD_GLOBAL" else None
@@ -137,6 +152,10 @@ def meaning(value: Any) -> Any:
         return found
     if is_kernel(value):
         return as_numba_cuda(value)
+    if isinstance(value, FunctionType) and _MADE in vars(value):
+        if vars(value)[_MADE] is None:
+            vars(value)[_MADE] = declared(value, (), {"device": True})
+        return vars(value)[_MADE]
     if type(value) in (tuple, list):
         return type(value)(map(meaning, value))
     if isinstance(value, ModuleType) and not belongs(value):

@@ -145,6 +145,37 @@ def test_its_kernels_allocate_arrays(other: Any) -> None:
     assert z.tolist() == [4]
 
 
+def test_its_extensions_and_parameters(other: Any) -> None:
+    theirs, extending, float32 = other.cuda, other.extending, other.types.float32
+
+    registry = {"typing_registry": getattr(extending, "typing_registry", None)}
+
+    def last(array):
+        return array[-1]
+
+    with na.cuda_on_cpu():
+
+        @extending.register_jitable(**registry)
+        def triple(x):
+            return 3 * x
+
+        @extending.overload(last, **registry)
+        def choose(array):
+            return lambda array: array[array.size - 1]
+
+        @theirs.jit
+        def sums(z, *more):
+            held = theirs.shared_array(2, float32)
+            held[0] = triple(last(more[0])) + len(more)
+            z[0] = held[0]
+
+        x, z = np.arange(4, dtype=np.float32), np.zeros(1, np.float32)
+        sums[1, 1](z, x)
+        assert z[0] == 10
+        sums[1, 1](z, x, x)
+        assert z[0] == 11
+
+
 def test_a_name_that_numba_cuda_lacks_is_refused(other: Any) -> None:
     program = {"inline_ptx": other.cuda.inline_ptx, "cuda": other.cuda}
     exec("@cuda.jit\ndef stop(z):\n    inline_ptx('exit;')\n", program)
