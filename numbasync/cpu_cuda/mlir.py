@@ -13,6 +13,7 @@ from numbasync.cpu_cuda.host import module, refuse
 from numbasync.launch import mlir_kernels
 from numbasync.launch.mlir_kernels import PACKAGE, as_numba_cuda, declared
 
+_ITS_OWN = ("libdevicefuncs",)  # of which its compiler asks more than numba-cuda's has
 # How a kernel that was declared before the switch is launched, and what is asked of it.
 _OF_A_KERNEL = ("configure", "forall", "__getitem__", "__call__")
 # What its kernels tell of the code that was compiled for a GPU.
@@ -83,7 +84,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
     made = [
         (other, name, getattr(ours, name, found[id(value)]))
         for name, value in vars(other).items()
-        if id(value) in found and not name.startswith("_")
+        if id(value) in found and not name.startswith("_") and name not in _ITS_OWN
     ]
     kind = importlib.import_module(f"{PACKAGE}.descriptor").MLIRDispatcher
     made += [(kind, name, _of_numba_cuda(name)) for name in _OF_A_KERNEL]

@@ -119,6 +119,15 @@ def _fill_cells(new: FunctionType, function: FunctionType, meaning: _Meaning) ->
             cell.cell_contents = meaning(given.cell_contents)
 
 
+def _called(value: object) -> Any:
+    """The device function of `call_in_kernels`; None of any other object."""
+    if not isinstance(value, FunctionType) or _MADE not in vars(value):
+        return None
+    if vars(value)[_MADE] is None:
+        vars(value)[_MADE] = declared(value, (), {"device": True})
+    return vars(value)[_MADE]
+
+
 def with_meaning(function: FunctionType) -> FunctionType:
     """The same function, in which all names have their meaning, and in functions that it makes."""
     new = _with_meaning(function, meaning)
@@ -152,10 +161,9 @@ def meaning(value: Any) -> Any:
         return found
     if is_kernel(value):
         return as_numba_cuda(value)
-    if isinstance(value, FunctionType) and _MADE in vars(value):
-        if vars(value)[_MADE] is None:
-            vars(value)[_MADE] = declared(value, (), {"device": True})
-        return vars(value)[_MADE]
+    called = _called(value)
+    if called is not None:
+        return called
     if type(value) in (tuple, list):
         return type(value)(map(meaning, value))
     if isinstance(value, ModuleType) and not belongs(value):
