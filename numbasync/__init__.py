@@ -201,13 +201,18 @@ if _environ.get("NUMBASYNC_CUDA_ON_CPU") == "1":
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return import_module(f"numbasync.{name}")  # which sets the attribute
-    if name not in _LATER:
+    if name not in _MODULES and name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_LATER[name]), name)
-    globals()[name] = found
-    return found
+    try:
+        found = import_module(_LATER.get(name, f"numbasync.{name}"))
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("numba.cuda."):
+            raise
+        raise ImportError(import_module("numbasync.backend.numba_cuda_arrays").MISSING) from error
+    if name in _MODULES:
+        return found  # which has set the attribute
+    globals()[name] = getattr(found, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

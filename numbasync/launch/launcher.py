@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Generic, Literal, overload
 
 from numbasync.arguments import check_whole, is_one_of, shown, with_type
+from numbasync.backend.compilers import chosen
 from numbasync.backend.protocols import Dim3
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError, LaunchError
@@ -454,6 +455,8 @@ def launcher(
         if mlir_kernels.is_kernel(kernel):
             kernel = mlir_kernels.as_numba_cuda(kernel)
         check_kernel(kernel)
+        if chosen() == "numba-cuda-mlir":
+            mlir_kernels.compile_by_mlir(kernel)
         return Launcher(
             kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs, tile,
             stream,

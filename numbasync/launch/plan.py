@@ -357,3 +357,11 @@ def as_device_function(dispatcher: Any) -> Any:
 
     options = {k: v for k, v in jit_options(dispatcher).items() if k != "max_registers"}
     return cuda.jit(device=True, **options)(dispatcher.py_func)
+
+
+def with_parameters(dispatcher: Any, count: int) -> Any:
+    """A kernel of `count` parameters, which calls one that has `*args`."""
+    names = ", ".join(f"p{i}" for i in range(count))
+    scope: dict[str, Any] = {"body": as_device_function(dispatcher)}
+    exec(f"def kernel({names}):\n    body({names})\n", scope)  # noqa: S102 - of numbers alone
+    return compiled_apart(dispatcher, scope["kernel"])
