@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import conftest
 
 TESTS = Path(__file__).parent.parent
 # A turn of the loop is no sleep. Programs for child processes, which are texts, count too.
@@ -25,6 +30,17 @@ def test_no_test_sleeps() -> None:
     assert sleeps == {}, (
         "wait for what is to happen: tests/waiting.py has `happens` and `eventually`"
     )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "letter"),
+    [("skipped", "needs CUDA: no driver", ""), ("skipped", "needs Ray", None),
+     ("failed", "needs CUDA: no driver", None)],
+)  # fmt: skip
+def test_only_a_missing_gpu_has_no_letter(outcome: Any, reason: str, letter: str | None) -> None:
+    report = pytest.TestReport("x", ("x", 1, "x"), {}, outcome, ("x", 1, reason), "call")
+    shown = conftest.pytest_report_teststatus(report)
+    assert (shown and shown[1]) == letter
 
 
 def test_a_file_of_tests_is_one_concept() -> None:
