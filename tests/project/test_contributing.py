@@ -92,7 +92,7 @@ def test_only_a_tag_is_published() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_of_the_pages_beside_the_code_lead_somewhere(name: str) -> None:
+def test_links_of_top_level_pages_lead_somewhere(name: str) -> None:
     text = (ROOT / f"{name}.md").read_text()
     prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
@@ -108,7 +108,7 @@ def test_the_citation_is_whole() -> None:
     assert f'license = "{citation["license"]}"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_the_table_of_what_goes_where_names_files_that_exist() -> None:
+def test_the_table_of_places_names_existing_files() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| .* \|$", text.partition("To add something")[2], re.M)
     paths = [path for row in rows for path in re.findall(r"`([\w./]+(?:\.py|\.md|/))`", row)]
