@@ -78,3 +78,15 @@ def test_no_test_fails_because_the_machine_is_busy() -> None:
             own.append(name)
     assert short == [], f"a limit on hanging is {HANG} s or more"
     assert own == [], "tests/conftest.py has the one profile, without a deadline"
+
+
+def test_names_have_at_most_eight_words() -> None:
+    """A name says which rule a test holds; what more there is to say stands in the test."""
+    found = re.compile(r"^\s*(?:async )?def (test_\w+)\(", re.M)
+    long = [
+        f"{path.relative_to(TESTS).as_posix()}: {name}"
+        for path in TESTS.rglob("test_*.py")
+        for name in found.findall(path.read_text(encoding="utf-8"))
+        if name.count("_") > 8
+    ]
+    assert long == []
