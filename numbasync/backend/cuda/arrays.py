@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cuda.compiled_kernel import AS_MLIR, AS_NUMBA_CUDA
+from numbasync.backend.cuda.compiled_kernel import AS_NUMBA_CUDA
 from numbasync.backend.cuda.driver import cu
 from numbasync.backend.pitched_rows import NARROWEST, NO_ROWS, Rows, rows
 from numbasync.backend.protocols import ArrayKey
@@ -57,11 +57,6 @@ class CudaArray:
         """
         step = self.dtype.itemsize
         return (self.address, self.address, 0, *self.shape, *(s // step for s in self.strides))
-
-    @property
-    def packed_memref(self) -> bytes:
-        """The same, as bytes."""
-        return struct.pack(AS_MLIR.array_format(len(self.shape)), *self.memref)
 
     @property
     def pointer(self) -> Any:
