@@ -97,7 +97,7 @@ def await_future(self):
 
 
 cdef int note_submitted(object future) except -1:
-    """`Submitting._end`, of a future that has waited for nothing."""
+    """`DeviceFuture._end`, of a future that has waited for nothing."""
     with starting_lock:
         future._state = submitted_state
         event = future._turn

@@ -394,10 +394,17 @@ def check_source(device: Any, what: str) -> None:
 
 
 def as_stream(value: object, where: str) -> Stream:
-    """`value` as a Stream; another library's stream is converted.
+    """`value`, an argument of a function or class `where`, as a Stream; another library's stream is
+    converted.
 
     Raises:
         CallerError: `value` is no stream. The message says that `where` takes a stream.
+
+    Examples:
+        >>> from numbasync.extending import as_stream
+        >>> stream = na.default_device().new_stream()
+        >>> as_stream(stream, "my_sort") is stream
+        True
     """
     if isinstance(value, Stream):
         return value

@@ -39,9 +39,7 @@ def test_doctor_names_the_other_compiler(
     has = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda p: "0.6" if p == "numba-cuda-mlir" else has(p))
     cli.main(["doctor", "--device", "cpu"])
-    assert (
-        "numba-cuda-mlir        0.6, for programs; numba-cuda compiles" in capsys.readouterr().out
-    )
+    assert "numba-cuda-mlir        0.6, compiles, for GPUs" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(bool(na.devices("cuda")), reason="there is a CUDA device here")
@@ -106,9 +104,7 @@ sys.exit(cli.main(["demo"]))
 """
 
 
-def test_ctrl_c_in_a_callback_of_the_collector_is_not_lost(
-    python: str, python_env: dict[str, str]
-) -> None:
+def test_ctrl_c_in_a_collectors_callback_is_kept(python: str, python_env: dict[str, str]) -> None:
     with heard_ctrl_c():
         result = subprocess.run(
             [python, "-c", LOST], env=python_env, capture_output=True, text=True, timeout=600

@@ -198,7 +198,9 @@ class CudaDevice:
 
     @cached_property
     def idle_stream(self) -> Any:
-        """A stream that never runs work, for freeing memory."""
+        """A stream for freeing memory, at once: what little runs on it is waited for where it is
+        enqueued.
+        """
         enter(self)
         self._idle = self.core.create_stream()
         return self._idle.handle
