@@ -53,7 +53,9 @@ SLOW = (
     "test_cluster_demo.py", "test_ray_actors.py", "test_bench_clusters.py", "test_damaged_cache.py",
     "test_site.py", "test_large_extents.py", "test_first_operation.py", "test_every_place.py",
     "test_error_page.py", "test_bench_command.py", "test_service_example.py", "test_serving.py",
-    "test_reference_examples.py",
+    "test_reference_examples.py", "test_any_arrays.py", "test_dask_submit.py",
+    "test_cluster_images.py", "test_dot_product_attention.py", "test_tensor_cores_page.py",
+    "test_of_the_environment.py",
 )  # fmt: skip
 SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")
 
@@ -78,6 +80,13 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(20_000, 20, 50)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # which is by numbers of tests
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """A test that only lacks a GPU is counted, and has no letter: screens of `s` say nothing."""
+    if report.skipped and isinstance(report.longrepr, tuple) and "needs CUDA" in report.longrepr[2]:
+        return "skipped", "", "SKIPPED"
+    return None
 
 
 def pytest_report_header(config: pytest.Config) -> str:

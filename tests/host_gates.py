@@ -27,7 +27,7 @@ from numbasync.backend.protocols import counters
 # What needs a gate on the device.
 ON_THE_DEVICE = {
     "test_enqueued_launches_keep_their_arguments": "a replay that is kept gets later arguments",
-    "test_pytorch_comes_behind_what_is_enqueued_in_the_block": "PyTorch's stream is not kept",
+    "test_pytorch_comes_behind_the_blocks_work": "PyTorch's stream is not kept",
 }
 _changed = threading.Condition()
 

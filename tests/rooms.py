@@ -11,6 +11,7 @@ import ast
 import io
 import subprocess
 import sys
+import tarfile
 import tokenize
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
@@ -42,22 +43,30 @@ class Room:
     private: int = 0
 
 
-def imports(text: str, exported: bool = False) -> Iterator[tuple[str, str]]:
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements within a node, in any depth. Expressions, most of a tree, are not walked."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from statements(child)
+
+
+def imports(tree: ast.Module, exported: bool = False) -> Iterator[tuple[str, str]]:
     """The modules of this package that a source imports from, and the names.
 
     Args:
         exported: only names that the source has for others: `from m import name as name`.
     """
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "numbasync":
             for alias in node.names:
                 if not exported or alias.asname == alias.name:
                     yield str(node.module), alias.name
 
 
-def offered(text: str) -> set[str]:
+def offered(tree: ast.Module) -> set[str]:
     """The names in a source's `__all__`: what a module of a lower subpackage has for upper ones."""
-    for node in ast.parse(text).body:
+    for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return set(ast.literal_eval(node.value))
     return set()
@@ -68,13 +77,15 @@ def public() -> set[tuple[str, str]]:
     modules of subpackages name in `__all__`.
     """
     files = PACKAGE / "__init__.py", Path(str(extending.__file__))
-    known = {found for file in files for found in imports(file.read_text(), exported=True)}
+    known = {
+        found for file in files for found in imports(ast.parse(file.read_text()), exported=True)
+    }
     for file in PACKAGE.rglob("*.py"):
         text = file.read_text()
         if "__all__" in text:
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             module = module.removesuffix(".__init__")
-            known |= {(module, name) for name in offered(text)}
+            known |= {(module, name) for name in offered(ast.parse(text))}
     return known
 
 
@@ -101,7 +112,8 @@ def count(sources: dict[str, str]) -> dict[str, Room]:
                 rooms.setdefault(name, Room()).tests += text.count("\n")
             continue
         room = rooms.setdefault(name, Room())
-        comments, docstrings, blank = parts(text)
+        tree = ast.parse(text)
+        comments, docstrings, blank = parts(text, tree)
         lines = text.count("\n")
         room.files += 1
         room.lines += lines
@@ -109,16 +121,16 @@ def count(sources: dict[str, str]) -> dict[str, Room]:
         room.docstrings += docstrings
         room.code += lines - docstrings - blank
         used = private.setdefault(name, set())
-        used |= {found for found in imports(text) if is_private(name, *found, known)}
+        used |= {found for found in imports(tree) if is_private(name, *found, known)}
     for name, used in private.items():
         rooms[name].private = len(used)
     return dict(sorted(rooms.items()))
 
 
-def parts(text: str) -> tuple[int, int, int]:
+def parts(text: str, tree: ast.Module) -> tuple[int, int, int]:
     """Comments; lines of docstrings; lines that are blank or a comment alone, outside of these."""
     inside = set[int]()
-    for node in ast.walk(ast.parse(text)):
+    for node in (tree, *statements(tree)):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]
             inside.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
@@ -136,13 +148,11 @@ def now() -> dict[str, str]:
 
 def at(revision: str) -> dict[str, str]:
     """Those of a revision."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    names = git("ls-tree", "-r", "--name-only", revision, "numbasync", "tests").split("\n")
-    return {name: git("show", f"{revision}:{name}") for name in names if name.endswith(".py")}
+    command = ["git", "-C", str(ROOT), "archive", revision, "numbasync", "tests"]
+    packed = subprocess.run(command, check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        files = [file for file in archive if file.name.endswith(".py")]
+        return {file.name: archive.extractfile(file).read().decode() for file in files}  # type: ignore[union-attr]
 
 
 def table(rooms: dict[str, Room], before: dict[str, Room] | None = None) -> str:

@@ -88,6 +88,6 @@ def test_memory_is_given_back_with_the_last_reference() -> None:
     assert resident() - before < 100e6
 
 
-def test_without_the_setting_the_message_says_what_to_write() -> None:
+def test_the_message_says_which_setting_to_write() -> None:
     with pytest.raises(KernelCompileError, match=r"allocates an array\..*NUMBA_CUDA_ENABLE_NRT=1"):
         launched(made())

@@ -171,7 +171,7 @@ def test_an_input_that_is_written() -> None:
     assert "na.KernelOutput" in str(error.value)
 
 
-def test_memory_that_is_an_output_too_may_be_written() -> None:
+def test_memory_that_is_also_an_output_is_writable() -> None:
     z = na.zeros(4).sync()
     with testing.checked(DEVICE):
         through_a_tuple[1, 4](z, z).sync()
@@ -185,7 +185,7 @@ def test_a_write_outside_the_tile() -> None:
         one_too_far[1, 64](na.zeros(64)).sync()  # no tiles, no overrun
 
 
-def test_tiles_lie_on_the_axes_that_the_launcher_says() -> None:
+def test_tiles_lie_on_the_launchers_axes() -> None:
     with testing.checked(DEVICE):
         on_turned_axes(na.zeros((40, 10)).sync().partition((8, 4))).sync()
         strided = na.zeros((40, 20)).sync()[:, ::2]
@@ -273,7 +273,7 @@ def who_comes(z: na.KernelOutput, count: na.KernelOutput):
     ("order", "expected"),
     [("forward", [0, 1, 2, 3, 4, 5]), ("reverse", [5, 4, 3, 2, 1, 0]), ("shuffled", None)],
 )
-def test_threads_and_blocks_run_in_the_order_that_is_asked_for(order: Any, expected: Any) -> None:
+def test_threads_and_blocks_run_in_the_asked_order(order: Any, expected: Any) -> None:
     def run(seed: int) -> list[int]:
         with testing.checked(DEVICE, order, seed):
             z = who_comes[2, 3](na.zeros(6), na.zeros(1, dtype=np.int32)).sync()[0]

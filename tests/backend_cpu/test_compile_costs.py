@@ -76,7 +76,7 @@ def test_code_with_checks_is_compiled_lightly(monkeypatch: pytest.MonkeyPatch) -
     assert levels == [3, 0]
 
 
-def test_blocks_of_one_row_and_others_have_code_of_their_own(
+def test_blocks_of_one_row_have_own_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = compiled_from_now_on(monkeypatch)
@@ -97,7 +97,7 @@ def test_blocks_of_one_row_and_others_have_code_of_their_own(
     assert [code.artifact.code.is_row for code in made[1]._plain] == [False]
 
 
-def test_numba_is_asked_for_a_call_of_the_same_types_once() -> None:
+def test_numba_types_each_call_once() -> None:
     asked: list[Any] = []
 
     class Context:

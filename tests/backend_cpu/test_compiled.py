@@ -199,7 +199,7 @@ def test_an_index_out_of_range_is_named() -> None:
 
 
 @pytest.mark.parametrize(("j", "ok"), [(3, True), (-4, True), (4, False), (-5, False)])
-def test_each_axis_is_checked_and_negative_indices_count_from_the_end(j: int, ok: bool) -> None:
+def test_axes_are_checked_and_negative_indices_count_back(j: int, ok: bool) -> None:
     z = na.zeros((2, 4)).sync()
     if not ok:
         with pytest.raises(KernelError, match=f"index {j} is out of bounds for axis 1 of z"):
@@ -225,7 +225,7 @@ def test_after_an_error_the_same_kernel_works() -> None:
     assert z.to_host().sync().tolist() == [1] * 8
 
 
-def test_a_thread_that_is_missing_at_a_barrier_is_named() -> None:
+def test_a_missing_thread_at_a_barrier_is_named() -> None:
     @na.launcher
     @cuda.jit
     def leave(z: na.KernelOutput, n):
@@ -257,7 +257,7 @@ def test_too_much_shared_memory_is_refused() -> None:
         fixed[1, 1](z).sync()
 
 
-def test_shared_memory_that_nobody_has_written_is_no_number() -> None:
+def test_unwritten_shared_memory_is_no_number() -> None:
     @na.launcher
     @cuda.jit
     def peek(z: na.KernelOutput, n: na.KernelOutput):
@@ -331,7 +331,7 @@ def rows_of_a_loop(z: na.KernelOutput, x: na.KernelInput):
     z[t] = total
 
 
-def test_rows_that_a_loop_goes_through_between_two_barriers() -> None:
+def test_rows_in_loops_between_two_barriers() -> None:
     x = np.arange(8, dtype=np.float32)
     z = rows_of_a_loop[1, 8](na.zeros(8), x).sync()[0]
     assert rows_of_a_loop.cpu_engine().name == "compiled"

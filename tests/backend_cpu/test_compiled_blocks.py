@@ -47,7 +47,7 @@ def count_all(z: na.KernelOutput):
     cuda.atomic.add(z, cuda.grid(1) % 7, 1)
 
 
-def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_launchs_blocks_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "workers", lambda: 3)
     seen = set()
     run = compiled.Compiled._run
@@ -73,7 +73,7 @@ def put_places(z: na.KernelOutput):
     z[w, y, x, cuda.threadIdx.x] = x + 100 * y + 10_000 * w
 
 
-def test_each_part_of_a_launch_knows_the_places_of_its_blocks(
+def test_each_part_knows_its_blocks_places(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiled, "workers", lambda: 3)
@@ -85,7 +85,7 @@ def test_each_part_of_a_launch_knows_the_places_of_its_blocks(
     np.testing.assert_array_equal(z.to_host().sync(), x + 100 * y + 10_000 * w)
 
 
-def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_several_failing_parts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "workers", lambda: 3)
 
     @na.launcher
@@ -172,7 +172,7 @@ def error_after_the_barrier(z: na.KernelOutput):
     z[cuda.grid(1) + 3] = 1
 
 
-def test_a_block_that_does_not_reach_the_barrier_of_the_grid() -> None:
+def test_a_block_missing_at_the_grids_barrier() -> None:
     some_blocks_come[4, 8](na.zeros(32), 0).sync()
     some_blocks_come[4, 8](na.zeros(32), 4).sync()
     with pytest.raises(BarrierDivergenceError, match=r"block \(2, 0, 0\): 0 of 8 threads wait"):
@@ -190,7 +190,7 @@ def test_blocks_that_meet_are_not_too_many() -> None:
         error_after_the_barrier[2**24, 1](na.zeros(32)).sync()
 
 
-def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
+def test_contending_blocks_are_shared_out_if_quicker() -> None:
     many = scheduling.SPREAD_THREADS
     for alone, shared in ((1.0, 2.0), (2.0, 1.0)):
         costs = scheduling.Costs(contend=True)

@@ -41,7 +41,7 @@ def test_a_barrier_in_nested_loops(device: na.Device, threads: int) -> None:
     np.testing.assert_array_equal(host(z).reshape(3, threads), want[:, ::-1])
 
 
-def test_a_barrier_in_a_loop_from_a_constant_to_what_a_thread_has_read(device: na.Device) -> None:
+def test_a_barrier_loop_up_to_a_read_bound(device: na.Device) -> None:
     """The loop's variable begins as a constant, and is of the type of all integers."""
     first = 32
 
@@ -94,7 +94,7 @@ def test_a_barrier_in_a_uniform_branch(device: na.Device) -> None:
         np.testing.assert_array_equal(host(z), want.ravel())
 
 
-def test_a_barrier_in_a_loop_whose_length_each_block_finds(device: na.Device) -> None:
+def test_a_barrier_loop_whose_length_blocks_find(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def halve(z: na.KernelOutput, steps: na.KernelOutput):

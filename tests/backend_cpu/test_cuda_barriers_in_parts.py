@@ -44,9 +44,7 @@ def count_rounds(z: na.KernelOutput, n):
 
 
 @pytest.mark.parametrize("n", range(9))
-def test_a_counter_of_a_loop_that_threads_leave_together(
-    device: na.Device, way: object, n: int
-) -> None:
+def test_a_counter_of_a_jointly_left_loop(device: na.Device, way: object, n: int) -> None:
     z = na.zeros(40, np.int64).sync()
     with way:  # type: ignore[attr-defined]
         count_rounds[1, 40](z, n).sync()
@@ -103,7 +101,7 @@ def with_else_in_numpy(n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 6, 7, 9])
-def test_an_else_of_a_loop_in_which_threads_meet(device: na.Device, way: object, n: int) -> None:
+def test_the_else_of_a_loop_with_meetings(device: na.Device, way: object, n: int) -> None:
     z = na.zeros(40, np.int64).sync()
     with way:  # type: ignore[attr-defined]
         with_else[1, 40](z, VALUES, n).sync()
@@ -144,14 +142,14 @@ def in_parts_in_numpy(x: np.ndarray, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [-1, 0, 1, 2, 9])
-def test_a_barrier_in_a_part_that_may_be_left_out(device: na.Device, way: object, n: int) -> None:
+def test_a_barrier_in_an_optional_part(device: na.Device, way: object, n: int) -> None:
     x, z = VALUES[:32], na.zeros((32, 6), np.int64).sync()
     with way:  # type: ignore[attr-defined]
         in_parts[1, 32](z, x, n).sync()
     np.testing.assert_array_equal(z.to_host().sync(), in_parts_in_numpy(x, n))
 
 
-def test_a_barrier_in_a_part_that_some_threads_leave_out() -> None:
+def test_a_barrier_in_a_part_some_threads_skip() -> None:
     @na.launcher
     @cuda.jit
     def some_come(z: na.KernelOutput, n):
@@ -180,7 +178,7 @@ def ranges_with_barriers(z: na.KernelOutput, n: na.KernelInput):
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.int8])
-def test_numbers_of_a_range_with_a_barrier_are_of_its_type(
+def test_numbers_of_barrier_ranges_have_its_type(
     device: na.Device, dtype: type[np.generic]
 ) -> None:
     """Of unsigned integers they are uint64, whose differences are never negative."""

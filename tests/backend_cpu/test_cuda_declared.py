@@ -64,9 +64,7 @@ def test_arguments_become_what_is_declared(device: na.Device) -> None:
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
-def test_a_number_that_the_declared_type_does_not_hold_is_refused(
-    device: na.Device, number: int
-) -> None:
+def test_a_number_too_large_for_its_declaration_fails(device: na.Device, number: int) -> None:
     @na.launcher
     @jit("void(float64[::1], int32)")
     def put(z: na.KernelOutput, n):

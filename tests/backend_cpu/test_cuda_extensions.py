@@ -103,9 +103,7 @@ def _unknown(builder: Any) -> Any:
         (_unknown, "__nv_nowhere"),
     ],
 )
-def test_the_cpu_device_refuses_what_only_a_gpu_has(
-    device: na.Device, emit: Any, said: str
-) -> None:
+def test_the_cpu_device_refuses_gpu_only_features(device: na.Device, emit: Any, said: str) -> None:
     @api.intrinsic
     def own(typingctx: Any):  # type: ignore[no-untyped-def]
         return types.int32(), lambda context, builder, signature, args: emit(builder)
@@ -285,7 +283,7 @@ def test_overloads_that_are_written_out(device: na.Device) -> None:
     is_compiled(put, device)
 
 
-def test_indices_of_overloads_that_are_written_out_are_checked(device: na.Device) -> None:
+def test_indices_of_inlined_overloads_are_checked(device: na.Device) -> None:
     if device.kind == "cuda":
         pytest.skip("a GPU reads what lies there")
 

@@ -286,7 +286,7 @@ def first_of(by_name: bool) -> Any:
     return taken
 
 
-def test_what_a_constant_leaves_out_need_not_fit_the_types(device: na.Device) -> None:
+def test_code_excluded_by_constants_need_not_type(device: na.Device) -> None:
     z = na.zeros(1, np.float32).sync()
     first_of(False)[1, 1](z, (np.float32(5.0), np.float32(6.0))).sync()  # has no `flat`
     assert host(z) == 5

@@ -241,7 +241,7 @@ def test_returns_of_device_functions_in_which_threads_meet(device: na.Device) ->
     assert device.kind == "cuda" or twice.cpu_engine().name == "compiled"
 
 
-def test_a_parameter_that_a_thread_changes_is_its_own(device: na.Device) -> None:
+def test_a_changed_parameter_is_its_threads_own(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def change(z: na.KernelOutput, n):

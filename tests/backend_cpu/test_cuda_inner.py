@@ -107,7 +107,7 @@ def test_inner_functions_are_passed_on(device: na.Device) -> None:
     is_compiled(put, device)
 
 
-def test_a_variable_is_read_behind_the_call_that_changes_it(device: na.Device) -> None:
+def test_a_variable_is_read_after_its_changing_call(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def put(z: na.KernelOutput):
@@ -126,7 +126,7 @@ def test_a_variable_is_read_behind_the_call_that_changes_it(device: na.Device) -
     is_compiled(put, device)
 
 
-def test_one_that_uses_variables_of_its_thread_is_not_passed_on(device: na.Device) -> None:
+def test_a_function_using_its_threads_variables_stays_put(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def put(z: na.KernelOutput):
@@ -238,7 +238,7 @@ def test_overloads_are_given_functions(device: na.Device) -> None:
     is_compiled(put, device)
 
 
-def test_a_parameter_with_a_star_is_not_gone_through(device: na.Device) -> None:
+def test_a_starred_parameter_is_not_walked(device: na.Device) -> None:
     @cuda.jit(device=True)
     def summed(first, *rest):
         total = first

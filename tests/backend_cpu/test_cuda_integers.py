@@ -219,7 +219,7 @@ def test_integers_of_both_signs_are_compared(device: na.Device) -> None:
     assert host(z).tolist() == [1, 1, 6, 4, 4]
 
 
-def test_a_uint64_and_a_signed_integer_are_compared_as_floats(device: na.Device) -> None:
+def test_uint64_and_signed_integers_compare_as_floats(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def compare(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):

@@ -46,7 +46,7 @@ def races(z: na.KernelOutput):
     z[t] = LAYOUT.b[0]
 
 
-def test_an_index_outside_an_array_is_found_even_inside_the_layout() -> None:
+def test_an_outside_index_within_the_layout_is_found() -> None:
     z = na.zeros(1).sync()
     beyond[1, 1](z, 3).sync()
     with pytest.raises(OutOfBoundsError, match=r"LAYOUT\.a"):

@@ -61,7 +61,7 @@ def put_behind(i, value):
     behind[i] = value
 
 
-def test_dynamic_shared_memory_in_a_device_function_beside_a_barrier(device: na.Device) -> None:
+def test_dynamic_shared_memory_in_functions_beside_barriers(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def reverse(z: na.KernelOutput):

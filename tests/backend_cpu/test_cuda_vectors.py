@@ -276,7 +276,7 @@ def test_elements_outside_of_the_array_are_reported(i: int, wrong: int) -> None:
 
 
 @pytest.mark.usefixtures("mode")
-def test_shared_arrays_are_aligned_as_a_gpu_aligns_them() -> None:
+def test_shared_arrays_are_aligned_as_on_gpus() -> None:
     @na.launcher
     @cuda.jit
     def unsaid(z: na.KernelOutput):
@@ -346,7 +346,7 @@ def test_checks_see_each_element() -> None:
 # --- as Python ---
 
 
-def test_kernels_that_run_as_python_and_programs_call_the_same_functions() -> None:
+def test_python_kernels_and_programs_share_functions() -> None:
     def copy(z: Any, x: Any, i: Any) -> None:
         vectors.store(z, (0, i), vectors.load(x, i, count=2))
 

@@ -189,7 +189,7 @@ def test_compaction_by_ballots(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z), x[x > 0])
 
 
-def test_lanes_that_ask_their_leader_while_others_go_to_the_next_round(device: na.Device) -> None:
+def test_lanes_ask_leaders_while_others_go_on(device: na.Device) -> None:
     """Who wait have the number of their round, who are ahead another one."""
 
     @na.launcher

@@ -37,7 +37,7 @@ def test_shuffles_of_every_kind(device: na.Device, dtype: type) -> None:
             np.testing.assert_array_equal(got[:, 3], warp[lane ^ k])
 
 
-def test_a_source_lane_counts_modulo_32_and_may_differ(device: na.Device) -> None:
+def test_source_lanes_count_modulo_32_and_may_differ(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def pick(z: na.KernelOutput, x: na.KernelInput, source: na.KernelInput):
@@ -199,7 +199,7 @@ def test_warps_go_different_ways(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z), want.ravel())
 
 
-def test_a_loop_that_each_warp_leaves_at_its_own_time(device: na.Device) -> None:
+def test_a_loop_each_warp_leaves_by_itself(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def vote_until(z: na.KernelOutput, x: na.KernelInput):

@@ -172,9 +172,7 @@ def test_a_changed_module_is_compiled_again(load: Load, tmp_path: Path) -> None:
     np.testing.assert_array_equal(result, np.full(8, 6))
 
 
-def test_an_array_that_a_gpu_refuses_is_refused_though_equal_code_is_on_disk(
-    load: Load, tmp_path: Path
-) -> None:
+def test_a_gpu_refused_array_is_refused_despite_caches(load: Load, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(MODULE.replace("array(8,", "array(FACTOR,"))
     assert compiled_by(load(), "meets")[0] == 1
     helpers = HELPERS.replace("10", "np.int64(10)").replace("from", "import numpy as np\nfrom", 1)
@@ -219,7 +217,7 @@ class Ran:
 
 @pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="folders of Windows have no such bits")
 @pytest.mark.parametrize("shared", ["cache", "cache/*"])
-def test_numbas_folder_that_others_can_write_to_is_not_read(
+def test_numbas_folder_writable_by_others_is_not_read(
     load: Load, tmp_path: Path, shared: str
 ) -> None:
     compiled_by(load(), "meets")
@@ -234,7 +232,7 @@ def test_numbas_folder_that_others_can_write_to_is_not_read(
 
 
 @pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="folders of Windows have no such bits")
-def test_beside_a_source_that_others_can_write_to_nothing_is_read(
+def test_nothing_is_read_beside_a_writable_source(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numba's own next choice is the user's cache folder."""
@@ -262,7 +260,7 @@ def test_a_relative_folder_stays_where_it_was(
     assert not list((tmp_path / "elsewhere").rglob("*.nb*"))
 
 
-def test_data_that_another_process_has_replaced_is_not_loaded(load: Load) -> None:
+def test_data_replaced_by_another_process_is_not_loaded(load: Load) -> None:
     """Numba numbers the data of an index: two processes may take the same number at once."""
     module = load()
     compiled_by(module, "meets")
@@ -292,7 +290,7 @@ def test_what_has_no_lasting_name_is_not_kept(load: Load) -> None:
     assert [compiled_by(load(), "own_error")[0] for _ in range(2)] == [1, 1]
 
 
-def test_a_directory_that_cannot_be_written_costs_only_time(
+def test_an_unwritable_directory_costs_only_time(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load()

@@ -78,7 +78,7 @@ def test_a_process_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_kernel_that_numba_refuses_is_refused_unless_it_is_debugged(
+def test_numbas_refusals_hold_unless_a_kernel_is_debugged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @cuda.jit
@@ -140,7 +140,7 @@ def test_print_shows_what_a_thread_has(capsys: pytest.CaptureFixture[str]) -> No
 # --- what names mean ---
 
 
-def test_the_users_function_and_module_stay_as_they_are() -> None:
+def test_the_users_function_and_module_stay_unchanged() -> None:
     def kernel(out):
         out[0] = cuda.grid(1)
 
@@ -215,7 +215,7 @@ def test_fields_of_structures_are_attributes_and_items() -> None:
 # --- threads and barriers ---
 
 
-def test_threads_and_blocks_are_numbered_as_on_a_gpu() -> None:
+def test_threads_and_blocks_are_numbered_as_on_gpus() -> None:
     def kernel(out):
         x, y, z = cuda.grid(3)
         out[z, y, x] = (

@@ -44,7 +44,7 @@ def test_threads_at_two_barriers_are_reported() -> None:
         run(kernel, np.zeros(1), block=(4, 1, 1))
 
 
-def test_a_barrier_in_a_condition_is_one_however_a_thread_comes_to_it() -> None:
+def test_a_conditional_barrier_is_one_on_every_way() -> None:
     def kernel(out):
         t = cuda.threadIdx.x
         n = 0
@@ -59,7 +59,7 @@ def test_a_barrier_in_a_condition_is_one_however_a_thread_comes_to_it() -> None:
     assert out.tolist() == [4, 4, 4, 4]
 
 
-def test_a_barrier_that_every_way_out_passes_is_one() -> None:
+def test_a_barrier_on_every_way_out_is_one() -> None:
     def kernel(out):
         t = cuda.threadIdx.x
         for k in range(2):

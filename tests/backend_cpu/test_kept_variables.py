@@ -119,9 +119,7 @@ def of_two_widths_that_are_seen(z, x):
     ],
     ids=lambda p: getattr(p, "__name__", ""),
 )
-def test_a_name_is_what_it_was_bound_to_last(
-    kernel: Any, x: np.ndarray, expected: np.ndarray
-) -> None:
+def test_a_name_is_its_last_binding(kernel: Any, x: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(launched(kernel, x), expected)
 
 
@@ -194,7 +192,7 @@ def int32_and_int64(z, x):
     z[t - 1] += t
 
 
-def test_a_parameter_that_the_threads_change_begins_anew_in_each_block() -> None:
+def test_a_changed_parameter_begins_anew_in_each_block() -> None:
     z = launched(parameter_that_changes, X, 5, 3, blocks=3)
     np.testing.assert_array_equal(z, 600 + 1.5 + np.tile(X, 3))
 
@@ -248,7 +246,7 @@ def called_with_other_types_in_a_line(z, x, n):
 
 
 @pytest.mark.parametrize("kernel", [called_twice, called_with_other_types])
-def test_the_shared_array_of_a_function_is_one_for_each_of_its_types(kernel: Any) -> None:
+def test_a_functions_shared_array_is_one_a_type(kernel: Any) -> None:
     np.testing.assert_array_equal(launched(kernel, X, 1), X[::-1] * 101.0)
 
 

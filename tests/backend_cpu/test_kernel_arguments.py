@@ -103,12 +103,12 @@ def test_numbers(value: Any, kind: str, expected: Any) -> None:
     assert numbers(called([value, 9.0])[1], kind + "d") == [expected, 9.0]
 
 
-def test_parts_of_tuples_and_complex_numbers_have_a_slot_each() -> None:
+def test_tuples_and_complex_numbers_have_slots_for_parts() -> None:
     arguments = [Pair(1, 2.0), (np.int32(3), (4, np.float32(5))), 6 + 7j, np.complex64(8 - 9j), 10]
     assert numbers(called(arguments)[1], "qdiqfddffq") == [1, 2.0, 3, 4, 5, 6, 7, 8, -9, 10]
 
 
-def test_an_array_in_a_tuple_and_what_is_none() -> None:
+def test_an_array_in_a_tuple_beside_none() -> None:
     x = np.zeros(5, np.int16)
     _, slots = called([None, (x, 3), 4])
     assert numbers(slots, "q" * 10)[3:5] == [5, 2]

@@ -86,7 +86,7 @@ def test_lines_that_no_thread_passes_are_missing(data: Data) -> None:
 
 
 @pytest.mark.parametrize("data", [True], indirect=True)
-def test_steps_from_line_to_line_are_told_with_the_begin_and_the_end(data: Data) -> None:
+def test_steps_between_lines_are_told_with_both_ends(data: Data) -> None:
     launch(3)
     first = summed.__code__.co_firstlineno
     steps = {

@@ -133,7 +133,7 @@ def test_sums_of_each_thread_are_its_own() -> None:
     np.testing.assert_array_equal(host(z), [x[i::600].sum() for i in range(600)])
 
 
-def test_an_error_names_block_and_thread_of_the_launch() -> None:
+def test_an_error_names_the_launchs_block_and_thread() -> None:
     z = na.from_host(np.zeros(N - 1, np.float32)).sync()
     x = na.from_host(np.zeros(N, np.float32)).sync()
     block, thread = divmod((N - 1) % (7 * 32), 32)

@@ -122,7 +122,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("shape", "first", "count"), CASES, ids=str)
-def test_each_value_of_a_name_has_its_own_type(
+def test_a_name_has_a_type_for_each_value(
     device: na.Device, shape: str, first: str, count: int
 ) -> None:
     others = _others(first, count)

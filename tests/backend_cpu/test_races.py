@@ -230,7 +230,7 @@ def test_a_race_that_no_order_shows() -> None:
     assert line_of(lost_update, "+=") in str(race)
 
 
-def test_a_result_that_depends_on_the_order_of_atomic_operations() -> None:
+def test_a_result_depending_on_the_order_of_atomics() -> None:
     race = testing.find_race(who_comes[2, 3], [np.zeros(6), np.zeros(1, np.int32)])
     assert race is not None and race.difference is not None
     assert race.accesses == ""
@@ -270,7 +270,7 @@ def neighbours_that_change(z: na.KernelOutput, arrived: na.KernelOutput):
     z[i] += z[(i + 1) % z.shape[0]]
 
 
-def test_blocks_that_meet_go_on_in_the_order_that_is_asked_for() -> None:
+def test_meeting_blocks_go_on_in_the_asked_order() -> None:
     with testing.checked(DEVICE):  # which is not watched, as the documents say
         op = neighbours_that_change[2, 3](na.zeros(6), na.zeros(7)).sync()
         z, arrived = (each.to_host().sync().tolist() for each in op)

@@ -40,7 +40,7 @@ def test_no_engine_runs_what_is_refused(kernel: Any, only: str) -> None:
         choose_engine.prepare_kernel(kernel, (KEY, KEY), 1024, only)
 
 
-def test_a_refusal_goes_before_what_only_a_gpu_has() -> None:
+def test_a_refusal_precedes_gpu_only_features() -> None:
     intrinsic: Any = extending.intrinsic
 
     @intrinsic
@@ -64,7 +64,7 @@ def test_a_refusal_goes_before_what_only_a_gpu_has() -> None:
         choose_engine.prepare_kernel(both, (KEY, KEY), 1024)
 
 
-def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
+def test_elements_typed_by_an_array_in_tuples() -> None:
     @cuda.jit
     def put(z, arrays):
         own = cuda.local.array(2, arrays[1].dtype)

@@ -121,7 +121,7 @@ end:
 """)
 
 
-def test_who_has_returned_does_not_come_back_behind_barriers_of_warps() -> None:
+def test_returned_threads_stay_away_from_warp_barriers() -> None:
     code = build(GONE_BEFORE_WARPS_MEET, "kernel", Settings())
     for gone in (0, 5, 33):
         x = np.zeros(70, np.int64)
@@ -129,7 +129,7 @@ def test_who_has_returned_does_not_come_back_behind_barriers_of_warps() -> None:
         np.testing.assert_array_equal(x, np.arange(70) >= gone)
 
 
-def test_who_has_returned_counts_as_missing_if_it_is_said() -> None:
+def test_returned_threads_count_as_missing_if_told() -> None:
     code = build(LEAVING, "kernel", Settings(returned_are_missing=True))
     with pytest.raises(RecordError) as caught:
         run(code, 2, 40, np.zeros(80, np.int64), 3)
@@ -152,7 +152,7 @@ end:
 """)
 
 
-def test_threads_at_two_barriers_are_told_with_site_and_thread() -> None:
+def test_threads_at_two_barriers_are_told_by_site() -> None:
     code = build(APART, "kernel", Settings())
     x = np.zeros(64, np.int64)
     run(code, 2, 32, x, 32)  # all at the second
@@ -250,7 +250,7 @@ all:
 """)
 
 
-def test_lanes_of_a_mask_meet_while_the_others_wait() -> None:
+def test_lanes_of_a_mask_meet_while_others_wait() -> None:
     code = build(MASKS, "kernel", Settings())
     x = np.zeros(64, np.int64)
     run(code, 1, 64, x, 0)
@@ -321,7 +321,7 @@ def test_dynamic_shared_memory_lies_behind_the_static() -> None:
     np.testing.assert_array_equal(x.reshape(2, 24), np.arange(48).reshape(2, 24)[:, ::-1])
 
 
-def test_memory_grows_with_the_block_and_shared_arrays_are_where_they_are_said() -> None:
+def test_memory_grows_with_blocks_at_the_stated_places() -> None:
     code = build(ROTATE, "kernel", Settings())
     assert [size for _, size in code.shared] == [64 * 8]
     assert code.shared[0][0] >= 128 and code.shared[0][0] % 16 == 0
@@ -346,7 +346,7 @@ ORDERED = kernel("""
 """)
 
 
-def test_checked_code_runs_threads_and_blocks_in_the_order_that_is_given() -> None:
+def test_checked_code_runs_in_the_given_order() -> None:
     seen: list[tuple[int, ...]] = []
     prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 8)
     callback = prototype(lambda *call: seen.append(call) or 0)

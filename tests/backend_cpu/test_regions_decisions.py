@@ -39,7 +39,7 @@ def divergent(body: str) -> set[str]:
 MEET = "call void @na.barrier(i32 0)"
 
 
-def test_data_is_divergent_from_threads_memory_and_unknown_calls() -> None:
+def test_data_diverges_by_threads_memory_and_unknown_calls() -> None:
     assert divergent(f"""
   %a = add i64 %t, 1
   %b = add i64 %n, 1
@@ -70,7 +70,7 @@ b:
     )
 
 
-def test_a_counter_that_threads_leave_at_different_times_and_use_behind_it() -> None:
+def test_a_counter_of_leaving_threads_is_used_later() -> None:
     """`i` is the same in all threads of a round; behind the loop it is not."""
     found = divergent(f"""
   br label %loop
@@ -88,7 +88,7 @@ behind:
     assert "%v.i" in found
 
 
-def test_a_counter_of_a_loop_with_a_barrier_in_each_round() -> None:
+def test_a_counter_of_rounds_with_a_barrier() -> None:
     found = divergent(f"""
   br label %loop
 loop:
@@ -104,7 +104,7 @@ behind:
     assert found == {"%v.c"}  # who leaves meets nobody any more
 
 
-def test_a_round_that_some_threads_go_without_the_barrier() -> None:
+def test_a_round_some_threads_go_without_the_barrier() -> None:
     """Threads of different rounds meet: their counters differ."""
     found = divergent(f"""
   br label %loop
@@ -126,7 +126,7 @@ behind:
     assert "%v.i" in found
 
 
-def test_warps_that_come_to_a_barrier_of_the_block_by_different_ways() -> None:
+def test_warps_reach_a_block_barrier_by_different_ways() -> None:
     found = divergent("""
   %w = lshr i64 %t, 5
   %c = icmp eq i64 %w, 0
@@ -146,9 +146,7 @@ SOME_MEET = "call void @na.warp_barrier(i32 2, i32 -1)"
 
 
 @pytest.mark.parametrize(("of_some", "is_divergent"), [(SOME_MEET, True), ("", False)])
-def test_a_counter_of_rounds_that_lanes_go_while_others_wait(
-    of_some: str, is_divergent: bool
-) -> None:
+def test_a_counter_of_lanes_while_others_wait(of_some: str, is_divergent: bool) -> None:
     found = divergent(f"""
   br label %loop
 loop:
@@ -189,7 +187,7 @@ end:
   ret i32 0"""
 
 
-def test_what_follows_from_coordinates_and_uniform_values_is_made_again() -> None:
+def test_values_of_coordinates_and_uniforms_are_recomputed() -> None:
     kept = plan_kept(cut_text(KEPT), apart=False)
     assert set(kept.uniform) == {"%v.i"} and set(kept.per_thread) == {"%v.v"}
     assert [i.result for i in kept.remade[1]] == ["%v.a", "%v.b", "%v.j"]
@@ -248,9 +246,7 @@ end:
 @pytest.mark.parametrize(
     ("stride", "column", "turned"), [("%w", "%t", 1), ("1", "0", 1), ("1", "%mine", 0)]
 )
-def test_a_loop_is_turned_for_neighbours_side_by_side(
-    stride: str, column: str, turned: int
-) -> None:
+def test_a_loop_is_turned_for_neighbouring_threads(stride: str, column: str, turned: int) -> None:
     text = COLUMNS.replace("{stride}", stride).replace("{column}", column)
     text = text.replace(
         "  br label %loop\nloop:", "  %mine = mul i64 %t, %n\n  br label %loop\nloop:"
@@ -280,7 +276,7 @@ store:
 """)
 
 
-def test_a_check_before_the_loop_and_what_it_finds() -> None:
+def test_a_check_before_the_loop_finds_its_mistakes() -> None:
     code = build(CHECKED, "kernel", Settings(row=True))
     assert code.notes["hoisted"] == code.notes["checked"] == 1
     x = np.full(100, -1)
@@ -298,7 +294,7 @@ def test_apart_and_ordered_code_checks_each_access() -> None:
         assert not write_module(CHECKED, "kernel", Settings(**options))[1].notes["hoisted"]
 
 
-def test_a_barrier_in_a_function_that_is_not_inlined_is_no_kernels() -> None:
+def test_a_barrier_outside_inlined_code_is_not_kernels() -> None:
     text = kernel_text("  call void %x(i32 1)\n  ret i32 0").replace(
         "call void %x", "invoke void %x"
     )
@@ -306,7 +302,7 @@ def test_a_barrier_in_a_function_that_is_not_inlined_is_no_kernels() -> None:
         build(text, "kernel", Settings())
 
 
-def test_atomic_operations_on_memory_of_the_block_need_no_lock() -> None:
+def test_atomics_on_block_memory_need_no_lock() -> None:
     text = kernel_text("""
   %s = getelementptr i64, ptr @na.dynamic, i64 0
   %old = atomicrmw add ptr %s, i64 2 monotonic, align 8
@@ -332,7 +328,7 @@ CONDITIONAL = CHECKED.replace(
 )  # fmt: skip
 
 
-def test_code_for_blocks_all_of_whose_threads_pass_the_conditions() -> None:
+def test_blocks_passing_all_conditions_have_own_code() -> None:
     assert "r0e.start:" in write_module(CONDITIONAL, "kernel", Settings(row=True))[0]
     code = build(CONDITIONAL, "kernel", Settings(row=True))
     for n in (0, 58, 59, 80, 90, 2**62):
@@ -362,7 +358,7 @@ TWO_PHASES = kernel_text("".join(
 ) + "\n  %sum = add i64 %v0, %v1\n  store i64 %sum, ptr %p\n  ret i32 0")  # fmt: skip
 
 
-def test_warps_that_stay_together_have_no_code_for_threads_that_are_elsewhere() -> None:
+def test_warps_staying_together_need_no_code_for_strays() -> None:
     text = write_module(TWO_PHASES, "kernel", Settings(row=True))[0]
     assert "m.start:" not in text
     x = np.zeros(70, np.int64)

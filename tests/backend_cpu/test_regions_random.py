@@ -22,7 +22,7 @@ def _outcome(blocks: Blocks, block: Any, x: np.ndarray, P: np.ndarray, n: int, m
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(16), ids="seed={}".format)
-def test_checks_before_the_loop_find_what_checks_in_it_find(seed: int) -> None:
+def test_hoisted_checks_find_what_inner_checks_find(seed: int) -> None:
     has_rows = seed % 3 == 2
     kernel = indexed_kernels.make_kernel(seed, has_rows)
     x = np.random.default_rng(seed).integers(0, 9, 128)

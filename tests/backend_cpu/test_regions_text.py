@@ -175,7 +175,7 @@ attributes #0 = { nounwind }
 """
 
 
-def test_what_llvmlite_prints_is_read_and_is_llvms_again() -> None:
+def test_llvmlites_text_is_read_and_written_back() -> None:
     """Pins llvmlite's text: a new version that prints otherwise fails here first."""
     text = str(llvm.parse_assembly(WHOLE))
     parsed = parse_module(text, "odd name")

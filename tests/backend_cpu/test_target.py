@@ -70,7 +70,7 @@ def pairs(kinds: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("kinds", [["i8", "f4", "u1"], full(TYPES)], ids=["three", "all"])
 @pytest.mark.parametrize("between", ["cuda.syncthreads()", "v = cuda.shfl_sync(-1, v, t)"])
-def test_a_name_has_each_of_its_types_in_turn(kinds: list[str], between: str) -> None:
+def test_a_name_has_its_types_in_turn(kinds: list[str], between: str) -> None:
     order = pairs(kinds)
     assert len(set(itertools.pairwise(order))) == len(kinds) * (len(kinds) - 1)
     is_shuffle = "shfl" in between
@@ -212,7 +212,7 @@ def test_a_refusal_is_numba_cudas() -> None:
         lower(kernel, (types.float64[::1],))
 
 
-def test_what_only_a_gpu_has_is_refused_by_name() -> None:
+def test_gpu_only_features_are_refused_by_name() -> None:
     intrinsic: Any = extending.intrinsic
 
     @intrinsic
@@ -291,7 +291,7 @@ def test_checked_kernels_note_indices_that_do_not_fit() -> None:
     launched(cut, 1, 1, z, 2**32 + 3)  # as on a GPU
 
 
-def test_fast_arithmetic_is_what_a_gpus_compiler_makes_of_it() -> None:
+def test_fast_arithmetic_is_that_of_gpu_compilers() -> None:
     @jit
     def kernel(z, x, y):  # type: ignore[no-untyped-def]
         z[0] = x * y + z[1] if x < y else x / y

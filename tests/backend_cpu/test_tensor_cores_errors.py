@@ -94,7 +94,7 @@ def only_one_lane_waits(out: na.KernelOutput, source: na.KernelInput):
     )
 
 
-def test_a_wait_of_one_lane_is_none_of_the_others() -> None:
+def test_one_lanes_wait_is_none_of_the_others() -> None:
     with pytest.raises(DataRaceError, match=r"load_a.*load_tile.*barrier_wait of barrier full"):
         run(only_one_lane_waits, 32, box())
 
@@ -365,7 +365,7 @@ def syncs_in_part(out: na.KernelOutput):
         tc.cluster_sync()
 
 
-def test_threads_that_do_not_come_to_a_cluster_sync() -> None:
+def test_threads_missing_at_a_cluster_sync() -> None:
     kernel = na.launcher(cluster=2)(cuda.jit(syncs_in_part))
     with pytest.raises(BarrierDivergenceError) as stuck:
         kernel[2, 64](na.zeros(1).sync()).sync()

@@ -118,7 +118,7 @@ def reads_beyond(out: na.KernelOutput):
     out[cuda.threadIdx.x, 0] = 1
 
 
-def test_an_index_outside_of_an_array_names_its_line() -> None:
+def test_an_outside_index_names_its_line() -> None:
     with pytest.raises(OutOfBoundsError, match=r"test_tensor_cores_kernels.py:\d+"):
         reads_beyond[1, 32](na.zeros((16, 8))).sync()
 
@@ -135,7 +135,7 @@ def prefetches_an_array(out: na.KernelOutput):
     tc.prefetch_map(out)
 
 
-def test_a_definition_of_an_operation_refuses_as_on_a_gpu() -> None:
+def test_an_operations_definition_refuses_as_on_gpus() -> None:
     with pytest.raises(KernelCompileError, match=r"accumulator\(15, 8\).*multiple of 16"):
         has_wrong_types[1, 32](na.zeros((16, 8))).sync()
     with pytest.raises(KernelCompileError, match="pass na.tensor_map"):

@@ -162,7 +162,7 @@ def test_strides_that_are_asked_for_in_the_loop(
 
 
 @pytest.mark.parametrize("most", [0, 1, 100, 1000])
-def test_a_way_out_between_an_element_and_a_loop(device: na.Device, most: int) -> None:
+def test_a_way_out_between_element_and_loop(device: na.Device, most: int) -> None:
     @na.launcher
     @cuda.jit
     def kernel(z: na.KernelOutput, x: na.KernelInput, most: int):
@@ -190,7 +190,7 @@ def test_rounds_that_no_thread_leaves_note_nothing(body: Callable[..., None]) ->
     assert code.notes["per_thread"] == 0  # of the counter all have the same
 
 
-def test_a_warps_threads_go_into_the_next_round_one_group_after_the_other(
+def test_a_warps_groups_enter_the_next_round_separately(
     device: na.Device,
 ) -> None:
     # A round counter is one for all threads of a block, but groups of a warp that exchange values

@@ -19,7 +19,7 @@ from tests.lenders import lend
 # --- one upload, one kernel, one download ---
 
 
-async def test_a_chain_is_one_upload_one_kernel_and_one_download(device: na.Device) -> None:
+async def test_a_chain_is_one_upload_kernel_and_download(device: na.Device) -> None:
     b = na.CommandBatch()
     x = b.upload(X)
     rectified = b.relu(x)
@@ -34,7 +34,7 @@ async def test_a_chain_is_one_upload_one_kernel_and_one_download(device: na.Devi
     assert (b.transfers.uploads, b.transfers.downloads, b.kernels_launched) == (1, 1, 1)
 
 
-def test_without_fusion_each_operation_is_a_kernel_with_the_same_result(device: na.Device) -> None:
+def test_unfused_operations_are_kernels_with_equal_results(device: na.Device) -> None:
     def chain(b: na.CommandBatch, x: Any, y: Any) -> Any:
         return b.sigmoid(b.relu(x) * 2 + y) * x - y
 
@@ -65,7 +65,7 @@ async def test_a_batch_is_an_operation(device: na.Device) -> None:
     assert b.tensor(y).shape == X.shape
 
 
-async def test_a_result_is_a_result_whatever_its_numbers_are(device: na.Device) -> None:
+async def test_a_result_stays_one_whatever_its_numbers(device: na.Device) -> None:
     t = await na.from_host(X)
     for factor in (1.0, 2.0):
         b = na.CommandBatch()
@@ -82,7 +82,7 @@ async def test_a_result_is_a_result_whatever_its_numbers_are(device: na.Device) 
                 results[id]
 
 
-async def test_batches_run_side_by_side_and_read_in_order(device: na.Device) -> None:
+async def test_batches_run_side_by_side_read_in_order(device: na.Device) -> None:
     async def one(k: int) -> Any:
         b = na.CommandBatch()
         y = b.sum(b.upload(np.full(5000, k, F32)) * 2 + 1)
@@ -116,7 +116,7 @@ def test_arrays_of_other_libraries_are_used_in_place(device: na.Device) -> None:
     np.testing.assert_array_equal(b.read_sync(y), X + 1)
 
 
-async def test_what_was_not_written_is_computed_when_it_is_read(device: na.Device) -> None:
+async def test_unwritten_values_are_computed_when_read(device: na.Device) -> None:
     b = na.CommandBatch()
     x = b.upload(X)
     r = b.relu(x)

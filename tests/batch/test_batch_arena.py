@@ -26,7 +26,7 @@ def test_buffers_that_live_together_do_not_overlap(lives: list[Life]) -> None:
 
 
 @given(lives)
-def test_it_never_takes_more_than_buffers_of_their_own(lives: list[Life]) -> None:
+def test_it_never_exceeds_separate_buffers(lives: list[Life]) -> None:
     arena = place(lives)
     at_once = [sum(rounded(b.nbytes) for b in lives if b.first <= t <= b.last) for t in range(14)]
     assert max(at_once) <= arena.nbytes <= arena.naive

@@ -50,7 +50,7 @@ def run(record: Callable[[na.CommandBatch], Any], stream: na.Stream) -> Any:
 
 @pytest.mark.parametrize("fuse", [True, full(False)], ids=["fused", "apart"])
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_second_run_gives_the_bits_of_the_first(
+def test_the_second_run_has_the_firsts_bits(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, name: str, fuse: bool
 ) -> None:
     found, made = [], []
@@ -114,7 +114,7 @@ def test_a_tensor_in_use_elsewhere_is_waited_for(device: na.Device) -> None:
     one.synchronize()
 
 
-def test_a_graph_that_is_captured_meanwhile_waits_for_the_batch(
+def test_a_graph_captured_meanwhile_waits_for_the_batch(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = device.new_stream(), device.new_stream()
@@ -160,7 +160,7 @@ async def test_a_read_behind_its_batch_fails_with_it(
     assert b.transfers.downloads == 1
 
 
-def test_a_batch_that_fails_while_it_is_enqueued_has_failed(
+def test_a_batch_failing_while_enqueued_has_failed(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def twice(b: na.CommandBatch) -> Any:
@@ -202,7 +202,7 @@ def test_a_batch_that_fails_while_it_is_enqueued_has_failed(
     assert used(device) == before
 
 
-def test_memory_of_a_failed_part_is_kept_until_the_device_has_passed_it(
+def test_a_failed_parts_memory_is_kept_until_passed(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def recorded() -> na.CommandBatch:

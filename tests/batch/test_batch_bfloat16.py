@@ -104,7 +104,7 @@ def test_softmax_dot_and_norm(device: na.Device) -> None:
     np.testing.assert_allclose(float(have), (wide**2).sum(), rtol=2.0**-7)
 
 
-def test_a_tensor_is_used_and_a_users_function_gets_a_float32(device: na.Device) -> None:
+def test_a_tensor_reaches_users_functions_as_float32(device: na.Device) -> None:
     t = na.from_host(X.astype(BF16)).sync()
     f = na.elementwise(lambda v: v * v + v)
     b = na.CommandBatch()

@@ -180,7 +180,7 @@ def test_random_programs_have_every_case() -> None:
     assert places >= {(axis, more) for more in kept for axis in axes(len(more))}
 
 
-def test_an_index_past_the_end_is_found_wherever_it_is() -> None:
+def test_an_index_past_the_end_is_found_anywhere() -> None:
     memory = Memory.new(8, np.float32, "x")
     for i in (-1, 8, np.uint32(9), 1.0):
         with pytest.raises(OutOfBoundsError, match="x"):

@@ -126,7 +126,7 @@ def test_it_gives_what_executing_and_reading_gives(
                 del found  # or the next batch does not find its memory
 
 
-async def test_one_submission_of_one_upload_one_kernel_and_one_download(
+async def test_one_submission_of_upload_kernel_and_download(
     device: na.Device, request: pytest.FixtureRequest
 ) -> None:
     for turn in range(3):

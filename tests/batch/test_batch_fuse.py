@@ -67,7 +67,7 @@ def test_a_reduction_absorbs_what_it_is_computed_from(r: Recording) -> None:
     assert found.groups[0].reads == [a.number, b.number, c.number]
 
 
-def test_softmax_is_one_kernel_where_one_block_holds_the_row(r: Recording) -> None:
+def test_softmax_is_one_kernel_if_rows_fit_blocks(r: Recording) -> None:
     def softmax(x: Of) -> Of:
         e = r("exp", r("sub", x, r.reduce("max", x, -1, True)))
         return r("div", e, r.reduce("sum", e, -1, True))
@@ -92,7 +92,7 @@ def test_reductions_along_different_axes_are_apart(r: Recording) -> None:
     assert [a.why for a in found.apart] == ["it is reduced along another axis"]
 
 
-def test_a_value_between_two_kernels_is_written_if_that_is_less_to_read(r: Recording) -> None:
+def test_a_value_is_written_where_that_reads_less(r: Recording) -> None:
     def forms(count: int) -> tuple[int, int]:
         s = Recording()
         inputs = [s.input(300, 200) for _ in range(count)]
@@ -116,7 +116,7 @@ def test_no_kernel_is_larger_than_one_can_be(r: Recording) -> None:
     assert all(len(g.reads) < MOST_ARRAYS for g in found.groups)
 
 
-def test_a_long_chain_is_as_few_kernels_as_can_be(r: Recording) -> None:
+def test_a_long_chain_takes_the_fewest_kernels(r: Recording) -> None:
     x = r.input(10)
     for _ in range(5 * MOST_NODES):
         x = r("sqrt", x)

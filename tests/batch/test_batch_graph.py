@@ -67,7 +67,7 @@ async def waited(g: na.BatchGraph, id: na.BufferId, k: int) -> Any:
 
 
 @pytest.mark.parametrize("size", [1000, 9000], ids=["reached", "copied"])
-def test_what_a_replay_reads_is_the_hosts_if_it_is_small(device: na.Device, size: int) -> None:
+def test_small_inputs_of_a_replay_are_the_hosts(device: na.Device, size: int) -> None:
     b = na.CommandBatch()
     start = np.arange(size, dtype=np.float32)
     x, empty = b.upload(start), b.upload(start[:0])
@@ -90,7 +90,7 @@ def test_what_a_replay_reads_is_the_hosts_if_it_is_small(device: na.Device, size
 
 @pytest.mark.parametrize("size", [1000, 9000], ids=["reached", "copied"])
 @pytest.mark.parametrize("how", ["read elsewhere", "read by the same operation"])
-async def test_new_uploads_come_behind_who_uses_the_former_ones(
+async def test_new_uploads_come_behind_users_of_former_ones(
     device: na.Device, stream: na.Stream, size: int, how: str
 ) -> None:
     b = na.CommandBatch()
@@ -134,7 +134,7 @@ def test_a_replay_uploads_what_it_was_given_last(device: na.Device, size: int) -
     assert (t.to_host().sync() == 7).all()
 
 
-def test_many_small_results_are_one_kernel_as_large_ones_are(device: na.Device) -> None:
+def test_many_small_results_are_one_kernel(device: na.Device) -> None:
     b = na.CommandBatch()
     x = b.upload(X)
     ys = [x + float(k) for k in range(16)]
@@ -145,7 +145,7 @@ def test_many_small_results_are_one_kernel_as_large_ones_are(device: na.Device) 
         np.testing.assert_array_equal(found[y], X + np.float32(k))
 
 
-async def test_a_replay_reads_tensors_of_the_program_as_they_are(device: na.Device) -> None:
+async def test_a_replay_reads_the_programs_tensors_in_place(device: na.Device) -> None:
     t = await na.ones(5)
     b = na.CommandBatch()
     y = b.use(t) + 1
@@ -168,7 +168,7 @@ def test_nothing_is_read_before_the_first_replay(device: na.Device) -> None:
     np.testing.assert_array_equal(b.read_sync(y), X + 1)
 
 
-def test_what_is_computed_on_reading_is_of_the_latest_replay(device: na.Device) -> None:
+def test_values_computed_on_reading_are_of_latest_replays(device: na.Device) -> None:
     b = na.CommandBatch()
     x = b.upload(X)
     between = b.relu(x)
@@ -193,7 +193,7 @@ def test_one_operation_replays_a_batch_once(device: na.Device) -> None:
 
 
 @pytest.mark.parametrize("way", ["at once", "step by step"])
-def test_no_other_threads_replay_comes_between_the_uploads_and_the_launch(
+def test_no_other_replay_comes_between_uploads_and_launch(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     b = na.CommandBatch()

@@ -36,7 +36,7 @@ def test_operands_of_one_element(device: na.Device) -> None:
             np.testing.assert_allclose(have, want, rtol=1e-6)
 
 
-def test_rows_with_an_axis_of_one_element_behind_them(device: na.Device) -> None:
+def test_rows_before_an_axis_of_one_element(device: na.Device) -> None:
     b = na.CommandBatch()
     x, w = DEEP[..., :1], DEEP[:, :1, :1]
     total = b.sum(b.upload(x) * b.upload(w), axis=1)

@@ -47,7 +47,7 @@ def test_the_page_shows_the_table_and_the_picture() -> None:
     assert f"```dot\n{plan.to_dot()}\n```" in page
 
 
-def test_a_plan_says_what_it_is_and_runs_nothing() -> None:
+def test_a_plan_describes_itself_and_runs_nothing() -> None:
     plan = documented()
     assert repr(plan) == "<BatchPlan of 2 kernels>"
     assert str(plan) == plan.table()
@@ -56,7 +56,7 @@ def test_a_plan_says_what_it_is_and_runs_nothing() -> None:
     assert plan.source(0) in plan.source()
 
 
-def test_a_source_is_short_and_says_what_it_computes() -> None:
+def test_a_source_is_short_and_explains_itself() -> None:
     b = na.CommandBatch(CPU)
     x = b.upload(np.zeros(10, np.float32))
     y = b.relu(x) * 2 + x
@@ -87,7 +87,7 @@ def shared_bytes(source: str) -> int:
 
 
 @pytest.mark.parametrize("cols", [512, 1024, 2048, 4096])
-def test_no_block_has_more_shared_memory_than_it_can(cols: int) -> None:
+def test_no_block_exceeds_its_shared_memory(cols: int) -> None:
     found = []
     for count in range(1, 7):
         b = na.CommandBatch(CPU)
@@ -124,7 +124,7 @@ def test_reductions_of_columns_share_what_there_is(rows: int, counters: int) -> 
     np.testing.assert_array_equal(*found)  # its bits do not depend on what else there is
 
 
-def test_blocks_of_many_threads_have_the_registers_that_there_are() -> None:
+def test_blocks_of_many_threads_have_enough_registers() -> None:
     b = na.CommandBatch(CPU, tuning=Tuning(threads=1024))
     y = b.sum(b.upload(np.ones((600, 5), np.float32)), 0)
     assert "max_registers=64" in b.plan().source()
@@ -132,7 +132,7 @@ def test_blocks_of_many_threads_have_the_registers_that_there_are() -> None:
     assert b.read_sync(y).tolist() == [600] * 5
 
 
-def test_compilers_are_told_of_registers_where_loads_are_to_be_in_flight() -> None:
+def test_compilers_are_told_registers_for_loads_in_flight() -> None:
     for tuning, options in ((Tuning(), "cache=True, max_registers=128"), (None, "cache=True")):
         b = na.CommandBatch(CPU, tuning=tuning)
         y = b.sum(b.upload(np.ones((600, 5), np.float32)), 0)
@@ -140,7 +140,7 @@ def test_compilers_are_told_of_registers_where_loads_are_to_be_in_flight() -> No
         del y
 
 
-def test_long_expressions_of_columns_are_written_out_as_far_as_that_is_short() -> None:
+def test_long_column_expressions_are_unrolled_while_short() -> None:
     forms = []
     for count in (1, 20, 40, 80):
         b = na.CommandBatch(CPU, tuning=Tuning())
@@ -155,7 +155,7 @@ def test_long_expressions_of_columns_are_written_out_as_far_as_that_is_short() -
     assert forms == [(True, True), (True, True), (False, True), (False, False)]
 
 
-def test_a_column_of_any_height_has_one_of_a_few_texts_where_elements_are_not_written_out() -> None:
+def test_columns_of_any_height_share_a_few_texts() -> None:
     found = set()
     for rows in (1, 2, 5, 7, 8, 31, 64, 100, 300, 1000, 3000, 50_000):
         b = na.CommandBatch(CPU)
@@ -165,7 +165,7 @@ def test_a_column_of_any_height_has_one_of_a_few_texts_where_elements_are_not_wr
     assert len(found) <= 5
 
 
-def test_what_is_broadcast_altogether_is_computed_by_fewer_threads() -> None:
+def test_wholly_broadcast_values_are_computed_by_fewer_threads() -> None:
     b = na.CommandBatch(CPU, tuning=Tuning())
     y = b.upload(np.ones((64, 1), np.float32)) * b.upload(np.ones(64, np.float32))
     assert f"cuda.blockIdx.x * {256 * 8}\n" in b.plan().source()
@@ -185,7 +185,7 @@ def test_extents_that_no_kernel_can_have_are_refused(extents: dict[str, Any]) ->
 
 
 @pytest.mark.full
-def test_a_row_that_does_not_fit_into_shared_memory_is_computed_again() -> None:
+def test_a_row_beyond_shared_memory_is_recomputed() -> None:
     a = np.random.default_rng(1).normal(0, 1, (3, 700)).astype(np.float32)
     found = []
     for shared in (48 * 1024, 64):
@@ -257,9 +257,7 @@ def test_the_next_process_compiles_nothing(tmp_path: Path, python_env: dict[str,
     assert len(list(tmp_path.glob("batch/*.py"))) == 1
 
 
-def test_a_folder_that_cannot_be_written_to_is_no_error(
-    tmp_path: Path, python_env: dict[str, str]
-) -> None:
+def test_an_unwritable_folder_is_no_error(tmp_path: Path, python_env: dict[str, str]) -> None:
     blocked = tmp_path / "a file"
     blocked.write_text("")
     env = {**python_env, cache_folder.SWITCH: str(blocked), "NUMBASYNC_DEVICE": "cpu"}
@@ -291,7 +289,7 @@ SHARED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.skipif(os.name == "nt", reason="folders of Windows have no such bits")
 @pytest.mark.parametrize("how", SHARED)
-def test_a_folder_that_others_can_write_to_is_not_used(
+def test_a_folder_writable_by_others_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Here `__wrapped__`: without what is remembered for the process."""
@@ -316,7 +314,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(
     assert elsewhere.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_is_cleared_meanwhile_is_made_again(
+def test_a_folder_cleared_meanwhile_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = tmp_path / "batch"
@@ -373,7 +371,7 @@ def test_kernels_that_nobody_uses_any_more_are_removed(
     assert {*mine, *others} <= set(tmp_path.rglob("*"))
 
 
-def test_operations_that_numpy_does_not_have_are_refused_with_the_types() -> None:
+def test_operations_unknown_to_numpy_are_refused_with_types() -> None:
     b = na.CommandBatch(CPU)
     x = b.upload(np.zeros(3, bool))
     with pytest.raises(DTypeError, match="neg of bool"):

@@ -12,7 +12,7 @@ from numbasync.batch.run import state
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+def test_a_forked_child_waits_for_no_parents_thread() -> None:
     holds, ends = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -31,7 +31,7 @@ SIZES = pytest.mark.parametrize("count", [1000, 9000], ids=["reached", "copied"]
 
 
 @SIZES
-async def test_what_has_run_is_read_whatever_its_stream_does_now(
+async def test_finished_results_are_read_whatever_streams_do(
     device: na.Device, stream: na.Stream, count: int
 ) -> None:
     other, start = device.new_stream(), np.arange(count, dtype=F32)
@@ -46,7 +46,7 @@ async def test_what_has_run_is_read_whatever_its_stream_does_now(
         np.testing.assert_array_equal(b.read_op(y).sync_on(other), start * 2)
 
 
-def test_strict_ordering_does_not_refuse_the_copy_that_a_tensor_is(
+def test_strict_ordering_allows_the_copy_of_a_tensor(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b, _, y = computed(stream, 1000)
@@ -86,7 +86,7 @@ def test_what_is_enqueued_is_read_in_order(
 
 @SIZES
 @pytest.mark.parametrize("how", ["wait_for", "event"])
-def test_results_are_there_when_a_stream_behind_is_through(
+def test_results_are_there_when_a_later_stream_is(
     device: na.Device, stream: na.Stream, count: int, how: str
 ) -> None:
     other, want = device.new_stream(), np.arange(count, dtype=F32) * 2
@@ -105,7 +105,7 @@ def test_results_are_there_when_a_stream_behind_is_through(
 
 
 @SIZES
-def test_a_tensor_of_a_batch_is_memory_of_the_pool_that_it_ran_with(
+def test_a_batchs_tensor_is_of_its_runs_pool(
     device: na.Device, stream: na.Stream, count: int
 ) -> None:
     before, mine = device.pool, device.new_pool()

@@ -54,7 +54,7 @@ def test_types_are_those_of_numpy(r: Recorder, apply: Any) -> None:
     assert compared > 80
 
 
-def test_numbers_do_not_widen_the_results_of_a_programs_functions(r: Recorder) -> None:
+def test_numbers_do_not_widen_users_functions_results(r: Recorder) -> None:
     f = na.elementwise(lambda x, y: x * y)
     numbers = (2, 2.5, True, np.float64(2), np.int32(3), np.float16(1))
     for dtype, number in itertools.product(element_ops.DTYPES, numbers):
@@ -108,7 +108,7 @@ def test_what_constants_decide_is_computed_at_once(r: Recorder) -> None:
     assert r.values[two.number] == 2.0
 
 
-def test_an_input_that_is_left_as_it_was_is_copied(r: Recorder) -> None:
+def test_an_input_left_unchanged_is_copied(r: Recorder) -> None:
     x = input_of(r)
     one, two = x * 1, x - 0.0
     assert one.number == two.number != x.number
@@ -151,7 +151,7 @@ def calls(numbers: tuple[Any, ...], r: Recorder) -> list[BufferId]:
     return ids
 
 
-def test_what_is_known_is_recorded_as_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_calls_are_recorded_as_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [0, 1, 2, 3.5, 0.0, -0.0, 1.0, 2.0, -1.5, np.pi, float("inf"), float("nan"), 1e-50]
     random = np.random.default_rng(5)
     choices = [tuple(values[i] for i in random.integers(0, len(values), 3)) for _ in range(300)]
@@ -172,7 +172,7 @@ def test_what_is_known_is_recorded_as_what_is_new(monkeypatch: pytest.MonkeyPatc
         assert shown[0] == shown[1], numbers
 
 
-def test_equal_calls_lead_to_one_structure_whatever_their_numbers_are() -> None:
+def test_equal_calls_share_a_structure_whatever_their_numbers() -> None:
     def recorded(k: float) -> Recorder:
         r = Recorder()
         _ = input_of(r) * k + 5.25

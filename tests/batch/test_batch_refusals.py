@@ -134,7 +134,7 @@ async def test_a_batch_runs_once(device: na.Device) -> None:
     np.testing.assert_array_equal(await b.read(y), X + 1)
 
 
-def test_an_operation_that_was_not_run_gives_nothing_to_read(device: na.Device) -> None:
+def test_an_operation_not_run_has_nothing_to_read(device: na.Device) -> None:
     b = na.CommandBatch()
     y = b.upload(X) + 1
     op = b.op()
@@ -144,7 +144,7 @@ def test_an_operation_that_was_not_run_gives_nothing_to_read(device: na.Device) 
     np.testing.assert_array_equal(b.read_sync(y), X + 1)
 
 
-def test_a_value_of_a_changed_tensor_is_not_guessed(device: na.Device) -> None:
+def test_a_changed_tensors_value_is_not_guessed(device: na.Device) -> None:
     t = na.ones(5).sync()
     b = na.CommandBatch()
     x = b.use(t) * 2

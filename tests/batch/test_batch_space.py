@@ -55,14 +55,14 @@ def test_the_usual_patterns_take_one_operation() -> None:
         ((0, 3), 1, 0, 3, 1),
     ],
 )
-def test_a_reduction_lies_between_what_is_before_and_behind_it(
+def test_a_reduction_lies_between_its_neighbours(
     shape: tuple[int, ...], axis: int | None, outer: int, extent: int, inner: int
 ) -> None:
     space = reduced_space(shape, axis)
     assert (space.outer, space.extent, space.inner) == (outer, extent, inner)
 
 
-def test_results_are_aligned_with_the_rows_that_they_are_of() -> None:
+def test_results_are_aligned_with_their_rows() -> None:
     rows = Space((3, 3), 1)
     assert rows.aligned((3, 1))
     assert not rows.aligned((3,))

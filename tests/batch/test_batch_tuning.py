@@ -31,7 +31,7 @@ def aligned_and_not(array: np.ndarray[Any, Any]) -> list[na.Tensor]:
 @pytest.mark.parametrize(
     "dtype", mostly_full([np.float16, F32, np.float64, np.int32, np.int64, np.bool_], F32, np.bool_)
 )
-def test_elements_of_every_type_are_moved_four_at_once(device: na.Device, dtype: Any) -> None:
+def test_every_types_elements_move_four_at_once(device: na.Device, dtype: Any) -> None:
     a = np.random.default_rng(1).integers(0, 2 if dtype is np.bool_ else 100, 3001).astype(dtype)
     for tensor in aligned_and_not(a):
         b = na.CommandBatch(tuning=TUNED)
@@ -84,7 +84,7 @@ def test_threads_keep_their_columns(device: na.Device, cols: int, loads: int) ->
 
 
 @pytest.mark.full
-def test_a_sum_has_the_same_bits_however_its_elements_are_loaded(device: na.Device) -> None:
+def test_a_sum_has_equal_bits_however_loaded(device: na.Device) -> None:
     r = np.random.default_rng(3)
     alone = ((False, TUNED), (True, LOOPS))
     beside = ((False, LOOPS), (True, TUNED))
@@ -107,7 +107,7 @@ def test_a_sum_has_the_same_bits_however_its_elements_are_loaded(device: na.Devi
 
 
 @pytest.mark.full
-def test_rows_that_threads_cannot_keep_are_gone_through_in_a_loop(device: na.Device) -> None:
+def test_rows_beyond_threads_are_walked_in_loops(device: na.Device) -> None:
     a = np.random.default_rng(4).normal(0, 1, (3, 256)).astype(F32)
     found = []
     for words in (4, 3):  # for as many elements of a thread as 4
@@ -182,7 +182,7 @@ def test_what_belongs_to_a_result_is_read_once(
 
 
 @pytest.mark.full
-def test_columns_are_reduced_by_threads_that_are_no_power_of_two(device: na.Device) -> None:
+def test_any_number_of_threads_reduces_columns(device: na.Device) -> None:
     a = np.random.default_rng(10).integers(-99, 99, (3001, 3)).astype(F32)
     b = na.CommandBatch(tuning=Tuning(threads=160, at_once=7))
     y = b.sum(b.upload(a), 0)
@@ -207,7 +207,7 @@ def test_columns_that_take_64_bits_for_an_index(
 
 
 @pytest.mark.full
-def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Device) -> None:
+def test_columns_of_long_expressions_are_walked_in_loops(device: na.Device) -> None:
     a = np.random.default_rng(7).normal(0, 1, (600, 5))
     b = na.CommandBatch(tuning=TUNED)
     y = x = b.upload(a)
@@ -226,9 +226,7 @@ def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Devic
 @pytest.mark.parametrize(
     ("cols", "lanes"), [full(1, 1), (3, 1), full(4, 1), full(5, 2), full(16, 4), (100, 16)]
 )
-def test_threads_of_a_warp_have_rows_of_few_columns(
-    device: na.Device, cols: int, lanes: int
-) -> None:
+def test_a_warps_threads_take_rows_of_few_columns(device: na.Device, cols: int, lanes: int) -> None:
     # With a warp that has too few of them, or not. `test_batch.py` has loops of 16 lanes.
     cut, full = (71, TUNED), (64, Tuning(unroll=False, kept_words=1))
     for rows, tuning in (cut, full) if cols in (1, 5) else (cut,):

@@ -99,7 +99,7 @@ def test_a_damaged_entry_is_made_anew(folder: Path, what: str, how: str) -> None
     assert path.is_file() and not list(folder.rglob("*.tmp"))
 
 
-def test_a_file_in_the_place_of_the_folder_is_no_error(folder: Path) -> None:
+def test_a_file_for_the_folder_is_no_error(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.write_text("")
     assert _compiled() == 1
@@ -128,7 +128,7 @@ def test_what_others_could_have_put_there_never_runs(
 
 
 @pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="folders of Windows have no such bits")
-def test_a_folder_that_changes_hands_while_the_process_runs(
+def test_a_folder_changing_hands_while_processes_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_files, "folder", lambda: folder)  # it was checked
@@ -150,7 +150,7 @@ if sys.argv[1:]:
 
 
 @pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="Windows has no such locks")
-def test_a_private_folder_of_a_process_that_was_ended_is_removed_by_the_next(
+def test_an_ended_processs_private_folder_is_removed_next(
     tmp_path: Path, python: str, python_env: dict[str, str]
 ) -> None:
     env = {**python_env, "TMPDIR": str(tmp_path)}

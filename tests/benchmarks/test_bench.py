@@ -306,7 +306,7 @@ def test_parts_of_suites_by_their_names(device: na.Device, tmp_path: Path) -> No
     assert [one["what"] for one in found["tables"]] == ["a new array", "a batch of 1,024 float32"]
 
 
-async def test_a_wait_that_holds_up_the_loop_is_a_gap(device: na.Device) -> None:
+async def test_waiting_that_holds_up_loops_is_a_gap(device: na.Device) -> None:
     held = 0.0
 
     async def holds(kernel: Any, end: na.Event) -> None:
@@ -320,7 +320,7 @@ async def test_a_wait_that_holds_up_the_loop_is_a_gap(device: na.Device) -> None
 
 
 @pytest.mark.parametrize(("module", "launches"), [("replayed", 99), ("chains", 101)])
-def test_a_graph_that_loses_a_launch_ends_the_run(
+def test_a_graph_losing_a_launch_ends_the_run(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, launches: int
 ) -> None:
     zipped = replayed.zipped
@@ -331,7 +331,7 @@ def test_a_graph_that_loses_a_launch_ends_the_run(
         bench(device, "graph", tmp_path / "graph.json")
 
 
-async def test_a_step_enqueues_its_launch_computes_and_ends_behind_both(
+async def test_a_step_ends_behind_launch_and_computing(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = await ReplayedGraph.on(device.new_stream(), 3)

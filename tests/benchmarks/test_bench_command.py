@@ -57,7 +57,7 @@ def test_it_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--limit is for bench cpu" in one_line(["copy", "--limit", "1"], capsys)
 
 
-def test_the_door_leads_to_the_benchmarks_of_the_checkout(
+def test_the_door_leads_to_the_checkouts_benchmarks(
     python: str, python_env: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "benchmarks").mkdir()  # somebody else's, where the command is called
@@ -81,7 +81,7 @@ def test_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.out.startswith("usage: numbasync bench") and "--repeats" in said.out
 
 
-def test_without_a_checkout_the_door_says_where_they_are(
+def test_without_a_checkout_the_door_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "CHECKOUT", tmp_path)

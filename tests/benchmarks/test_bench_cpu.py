@@ -75,7 +75,7 @@ def test_a_case_in_its_limit_is_measured_whole(monkeypatch: pytest.MonkeyPatch) 
     assert found.first == pytest.approx(1e-4 * CASES[0].probe)
 
 
-def test_a_case_beyond_its_limit_is_skipped_or_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_beyond_limits_is_skipped_or_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare, asked = ticking(monkeypatch, 0.1)
     found = measure_case(CASES[0], "somebody", prepare, repeats=9, limit=60)
     assert found.median is None and "skipped: 78.2 s a call" in found.note

@@ -273,7 +273,7 @@ def test_a_driver_that_refuses_is_a_reason(cu: FakeDriver) -> None:
     )
 
 
-def test_a_launch_that_fails_in_the_compiled_loop_is_a_reason(cu: FakeDriver) -> None:
+def test_failing_launches_in_compiled_loops_are_a_reason(cu: FakeDriver) -> None:
     cu.result = 209
     (missing,) = measured(floor.of_launch).missing
     assert missing.why == "RuntimeError: cuLaunchKernel says 209"
@@ -284,14 +284,14 @@ def test_host_callbacks_come_from_another_thread(cu: FakeDriver) -> None:
     assert cu.callers and threading.get_ident() not in cu.callers
 
 
-def test_a_raw_graph_has_its_nodes_and_a_launch_of_it_launches_them(cu: FakeDriver) -> None:
+def test_a_raw_graph_launches_its_nodes(cu: FakeDriver) -> None:
     raw_graph.of_chain(0, 10)
     assert [len(graph) for graph in cu.graphs] == [10]
     raw_graph.of_graph(0)
     assert [len(graph) for graph in cu.graphs] == [10, 1, 100]
 
 
-def test_a_graph_that_the_driver_refuses_is_a_reason(cu: FakeDriver) -> None:
+def test_a_graph_the_driver_refuses_is_a_reason(cu: FakeDriver) -> None:
     cases = raw_graph.of_graph(0)
     cu.result = 700
     found = measured(lambda _: cases)
@@ -346,7 +346,7 @@ def test_contestants_are_in_the_tables_or_named(
     assert others
 
 
-def test_every_peer_has_the_suites_that_it_is_listed_for() -> None:
+def test_every_peer_has_the_suites_listed_for_it() -> None:
     for _, module, suites in peer_registry.PEERS:
         if module == "triton_peer":
             continue  # imports Triton

@@ -52,7 +52,7 @@ def measured(*cases: Case, rounds: int = 3) -> Measured:
     return asyncio.run(measure(cases, calls=5, rounds=rounds))
 
 
-def test_all_are_checked_then_take_turns_and_the_first_round_does_not_count() -> None:
+def test_checked_cases_take_turns_after_a_warm_round() -> None:
     found = measured(case("a"), case("seven"))
     assert ["check a", "check seven", *["a 5", "seven 7"] * 4] == LOG
     a, seven = found.figures
@@ -69,7 +69,7 @@ def test_a_peer_that_fails_is_a_reason() -> None:
     assert LOG.count("late 5") == 3 and "wrong 5" not in LOG
 
 
-def test_a_case_of_our_own_that_fails_ends_the_run() -> None:
+def test_a_failing_case_of_ours_ends_the_run() -> None:
     with pytest.raises(AssertionError, match="3, not 4"):
         measured(case("mine", peer=False, wrong=True))
     with pytest.raises(RuntimeError, match="no more"):
@@ -120,7 +120,7 @@ def test_calls_are_counted_by_their_parts() -> None:
         measured(Case("a", per_part(case("a").run, 4), case("a").check))
 
 
-def test_the_hosts_work_takes_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_work_takes_the_time_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10_000))
     monkeypatch.setattr("time.perf_counter", lambda: next(clock) * 1e-5)
     host_work.compute(300)
@@ -148,7 +148,7 @@ def test_a_target_is_a_ratio_of_medians(bound: float, stretch: float, met: str) 
     assert targets.rows([judged]) == [("t", "0.25", f"{bound:g}", f"{stretch:g}", met)]
 
 
-def test_a_target_without_a_base_is_a_bound_in_its_own_unit() -> None:
+def test_a_baseless_target_bounds_in_its_own_unit() -> None:
     found = [asdict(Figure.of("ours: gap", [4.0, 5.0, 6.0], 1, "ms"))]
     (judged,) = targets.judge([Target("t", "ours: gap", None, 10, 4)], found, [])
     assert targets.rows([judged]) == [("t", "5 ms", "10 ms", "4 ms", "yes")]
@@ -176,12 +176,12 @@ def test_rows_have_ratios_and_reasons() -> None:
     ]
 
 
-def test_without_its_base_a_table_refers_to_its_first_case() -> None:
+def test_a_baseless_table_refers_to_its_first_case() -> None:
     only = Measured([Figure.of("ours: x", [1.0, 2.0, 3.0], 5)], [])
     assert report.table("x", "", only, "Other: x", ())["base"] == "ours: x"
 
 
-def test_units_are_said_where_they_differ_and_not_compared() -> None:
+def test_differing_units_are_said_and_not_compared() -> None:
     timings = [Figure.of("gap", [1.0] * 3, 1, "ms"), Figure.of("delay", [8.0] * 3, 1)]
     found = report.table("x", "", Measured(timings, []), "gap", ())
     assert report.titles(found)[1] == "median"
@@ -208,7 +208,7 @@ def test_a_page_is_filled_from_its_files(tmp_path: Path) -> None:
     assert page.filled(after, tmp_path) == after
 
 
-def test_a_block_of_a_page_may_show_a_part_of_a_run(tmp_path: Path) -> None:
+def test_a_pages_block_may_show_part_of_runs(tmp_path: Path) -> None:
     run = run_of(table(), {**table(), "what": "y"}) | {"texts": {"said": "grid  (4, 1, 1)"}}
     (tmp_path / "a-1.json").write_text(json.dumps(run))
     block = "<!-- a-1: {} -->\nold\n<!-- end -->\n"
@@ -222,7 +222,7 @@ def test_a_block_of_a_page_may_show_a_part_of_a_run(tmp_path: Path) -> None:
         page.filled(block.format("z"), tmp_path)
 
 
-def test_a_file_of_one_table_is_a_run_too() -> None:
+def test_a_file_of_one_table_is_a_run() -> None:
     one = {**run_of(), **table()}
     del one["tables"], one["missing"], one["targets"]
     for t in one["timings"]:

@@ -27,7 +27,7 @@ def test_a_ring(count: int, nbytes: int) -> None:
     assert simulated_ring(costs, count, nbytes) == pytest.approx(ring(costs, count, nbytes))
 
 
-def test_a_late_gpu_delays_a_ring_by_as_much() -> None:
+def test_a_late_gpu_delays_a_ring_equally() -> None:
     costs, late = Costs(), [0.0] * 16
     late[3] = 1e-3
     delayed = simulated_ring(costs, 16, 1 << 20, late)

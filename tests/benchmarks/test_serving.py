@@ -20,7 +20,7 @@ def result(**changed: Any) -> dict[str, Any]:
     return {"loads": [load], "sigterm": end, "hang_ups": left, "fault": fault, **changed}
 
 
-def test_what_is_lost_wrong_or_left_is_not_sound() -> None:
+def test_lost_wrong_or_left_requests_are_not_sound() -> None:
     assert serving.is_sound(result())
     sound = result()
     for loads in ({"statuses": {"200": 9}, "wrong": 1}, {"statuses": {"hangs": 1}, "wrong": 0},

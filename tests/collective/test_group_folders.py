@@ -51,7 +51,7 @@ def test_a_group_leaves_nothing(temporary: Path) -> None:
     assert os.listdir(temporary) == []
 
 
-def test_a_second_rank_0_is_refused_and_harms_nobody(temporary: Path) -> None:
+def test_a_second_rank_0_is_refused_without_harm(temporary: Path) -> None:
     key = new_key(2)
     ranks = _meet(key)
     again = Exchange(key, 0, LONG)
@@ -68,7 +68,7 @@ def test_a_second_rank_0_is_refused_and_harms_nobody(temporary: Path) -> None:
     assert os.listdir(temporary) == []
 
 
-def test_a_second_rank_0_before_the_others_have_come(temporary: Path) -> None:
+def test_a_second_rank_0_before_the_others_come(temporary: Path) -> None:
     key = new_key(2)
     ranks = [Exchange(key, rank, LONG) for rank in range(2)]
     first = threading.Thread(target=ranks[0].connect)
@@ -113,7 +113,7 @@ def test_after_rank_0_has_left(temporary: Path) -> None:
 
 @pytest.mark.parametrize("name", ["precious", "numbasync-precious"])
 @pytest.mark.parametrize("files", [[], ["file"], ["made", "file"], ["all"]])
-def test_a_folder_that_new_key_has_not_made_is_not_removed(
+def test_only_folders_made_by_new_key_are_removed(
     temporary: Path, name: str, files: list[str]
 ) -> None:
     folder = temporary / name
@@ -131,7 +131,7 @@ def test_a_folder_that_new_key_has_not_made_is_not_removed(
 
 @pytest.mark.skipif(not cache_folder.IS_CHECKED, reason="folders of Windows have no such bits")
 @pytest.mark.parametrize("how", ["mode", "link"])
-def test_a_folder_that_is_not_this_users_alone_is_refused(temporary: Path, how: str) -> None:
+def test_a_folder_of_other_users_is_refused(temporary: Path, how: str) -> None:
     key = new_key(1)
     if how == "mode":
         os.chmod(key.folder, 0o777)
@@ -145,9 +145,7 @@ def test_a_folder_that_is_not_this_users_alone_is_refused(temporary: Path, how: 
     assert Path(key.folder).is_dir()
 
 
-def test_a_folder_whose_name_is_too_long_for_a_socket(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_too_long_for_a_socket(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = temporary / ("a" * 150)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))

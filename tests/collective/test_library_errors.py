@@ -88,9 +88,7 @@ def ones() -> na.Tensor:
     return na.from_host(np.ones(8, np.float32)).sync()
 
 
-def test_the_first_error_is_raised_as_it_is_and_later_calls_are_refused(
-    comm: Communicator, rank: Rank
-) -> None:
+def test_the_first_error_is_raised_then_calls_refused(comm: Communicator, rank: Rank) -> None:
     error = RankLostError("gone")
     rank.call = raising(error)
     for _ in range(2):
@@ -101,7 +99,7 @@ def test_the_first_error_is_raised_as_it_is_and_later_calls_are_refused(
 
 
 @pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt])
-def test_an_error_that_is_not_the_librarys_ends_no_other_call(
+def test_a_foreign_error_ends_no_other_call(
     comm: Communicator, rank: Rank, watched: list[WorkOnDevice], kind: type[BaseException]
 ) -> None:
     rank.call = raising(kind("k"))
@@ -129,7 +127,7 @@ def test_a_refused_operation_is_not_watched(
     all_reduce(t, comm=comm).sync()
 
 
-def test_a_call_that_waited_for_an_aborted_one_is_not_made(
+def test_a_call_behind_an_aborted_one_is_skipped(
     cpu: na.Device, comm: Communicator, rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library has freed what it would use."""

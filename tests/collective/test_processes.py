@@ -31,7 +31,7 @@ def processes() -> Any:
     processes.end()
 
 
-def test_results_are_those_of_numpy_in_the_order_of_the_ranks(processes: Processes) -> None:
+def test_results_are_numpys_in_order_of_ranks(processes: Processes) -> None:
     parts, large = ([part(r, n) for r in range(SIZE)] for n in (6, 2_000_001))
     wide, narrow, bits = ([part(r, 6, kind) for r in range(SIZE)] for kind in ("c16", "c8", "?"))
     rows = len(parts[0]) // SIZE
@@ -55,7 +55,7 @@ def test_results_are_those_of_numpy_in_the_order_of_the_ranks(processes: Process
             np.testing.assert_array_equal(value, right)
 
 
-def test_many_at_once_run_in_the_order_of_their_starts(processes: Processes) -> None:
+def test_many_at_once_run_in_starting_order(processes: Processes) -> None:
     parts = [part(r, 40) for r in range(SIZE)]
     whole = ((parts[0] + parts[1]) + parts[2]).reshape(20, 2).tolist()
     assert processes.results_of("in_a_row") == [[*whole, [1.0] * 3]] * SIZE
@@ -65,7 +65,7 @@ def test_sends_and_receives_at_the_same_time(processes: Processes) -> None:
     assert processes.results_of("both_ways") == [2.0, 0.0, 1.0]
 
 
-def test_a_process_that_does_not_come_fails_the_others_in_time(processes: Processes) -> None:
+def test_an_absent_process_fails_the_others_in_time(processes: Processes) -> None:
     first, second, _ = processes.results_of("one_is_late", timeout=3.0)
     assert "rank 2 has not called the same in 3.0 s" in first
     assert "rank 2 has not called the same" in second
@@ -76,7 +76,7 @@ def test_processes_that_call_different_collectives(processes: Processes) -> None
     assert all("has called another collective, or with another dtype, shape" in e for e in got)
 
 
-def test_a_process_that_dies_fails_the_others_at_once(processes: Processes) -> None:
+def test_a_dying_process_fails_the_others_at_once(processes: Processes) -> None:
     """The second time, too: the group is broken. Last: it ends a process of the fixture."""
     got = processes.results_of("one_dies", lost=1)
     for errors in got[:2]:

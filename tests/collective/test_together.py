@@ -93,7 +93,7 @@ def totals(tensors: Any) -> list[float]:
     return [float(x) for array in arrays for x in set(array.tolist())]
 
 
-async def test_the_first_one_makes_the_group_and_the_next_ones_are_quick(
+async def test_the_first_call_makes_the_group(
     parts: list[na.Tensor], quick: list[bool], devices: list[na.Device], library: Library
 ) -> None:
     results = await all_reduce(parts)
@@ -173,7 +173,7 @@ def test_new_tensors_need_no_wait_for_readers(
     assert quick == [True]
 
 
-def test_a_limit_and_another_first_device_go_the_other_way(
+def test_limits_and_other_first_devices_go_by_steps(
     parts: list[na.Tensor], quick: list[bool], devices: list[na.Device]
 ) -> None:
     with na.limit(100, device=devices[1]):
@@ -185,7 +185,7 @@ def test_a_limit_and_another_first_device_go_the_other_way(
 
 @pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt])
 @pytest.mark.parametrize("number", [0, 1])
-def test_after_an_error_the_tensors_are_as_if_it_had_been_enqueued(
+def test_after_an_error_tensors_are_as_if_enqueued(
     parts: list[na.Tensor], quick: list[bool], library: Library, devices: list[na.Device],
     kind: type[BaseException], number: int,
 ) -> None:  # fmt: skip

@@ -111,13 +111,13 @@ def test_threads_return_before_the_grid_meets(size: int) -> None:
 
 
 @pytest.mark.full
-def test_a_block_that_returns_before_the_grid_meets_is_an_error() -> None:
+def test_a_block_returning_before_the_grid_meets_fails() -> None:
     a = np.zeros(64, np.int64)  # as on a GPU, which would wait for it
     with pytest.raises(BarrierDivergenceError, match=r"block \(2, 0, 0\): 0 of 32 threads"):
         alternating[4, 32](a, a.copy(), 2)
 
 
-def test_they_are_found_where_kernels_are_checked_and_by_launchers() -> None:
+def test_they_are_found_by_checks_and_by_launchers() -> None:
     x, out = np.ones(50), np.zeros(50)
     with checked(na.devices("cpu")[0]), pytest.raises(BarrierDivergenceError, match="has returned"):
         sums_of_blocks[1, 64](x, out, 1)

@@ -323,7 +323,7 @@ def test_the_command_runs_a_program(tmp_path: Path) -> None:
     assert result.stdout.split("\n")[0] == "[0 2 4 6] [] __main__", result.stderr
 
 
-def test_an_option_of_pytest_finds_races_in_other_programs(tmp_path: Path) -> None:
+def test_an_option_of_pytest_finds_races_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "test_program.py").write_text(TESTS)
     options = ["-q", "-p", "numbasync.testing.plugin", "--cuda-on-cpu"]
     plain = sessions.run(sys.executable, options, environment(), tmp_path, seconds=600)

@@ -66,7 +66,7 @@ def test_a_kernel_has_an_overload_for_each_types() -> None:
     assert len(add.overloads) == 2, "what could not be compiled is none"
 
 
-def test_an_array_is_known_by_its_memory_not_by_its_name() -> None:
+def test_an_array_is_known_by_its_memory() -> None:
     block = np.ones(64, np.uint64)
     for dtype in (np.float32, np.int64, np.uint8):  # at one address
         part = block.view(dtype)[:8]

@@ -57,7 +57,7 @@ def test_its_kernels_have_launchers(other: Any, monkeypatch: pytest.MonkeyPatch)
     assert result.z.to_host().sync().tolist() == [8, 10, 12]
 
 
-def test_a_name_of_its_module_is_looked_up_late(
+def test_names_of_its_module_are_looked_up_late(
     other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = "@cuda.jit\ndef fill(z):\n    z[0] = added(N)\n"

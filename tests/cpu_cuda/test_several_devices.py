@@ -57,7 +57,7 @@ def test_each_thread_has_a_device() -> None:
         cuda.select_device(count)
 
 
-def test_arrays_are_of_the_device_that_they_are_made_on() -> None:
+def test_arrays_belong_to_the_device_they_begin_on() -> None:
     made = []
     for gpu in cuda.gpus:
         with gpu:

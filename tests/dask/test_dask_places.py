@@ -54,7 +54,7 @@ def test_a_folder_that_another_user_made_is_refused(folder: Path, tmp_path: Path
     assert not theirs.exists() or os.listdir(theirs) == []
 
 
-def test_a_place_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+def test_a_linked_place_is_not_followed(folder: Path, tmp_path: Path) -> None:
     folder.mkdir(0o700)
     (folder / "0").symlink_to(tmp_path / "made")
     with pytest.raises(StateError, match="cannot be used"):

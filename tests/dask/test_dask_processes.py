@@ -31,7 +31,7 @@ print([elements, *(tokenize(t) for t in pickle.loads(things))])
 """
 
 
-def test_without_dask_the_command_that_gets_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dask_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [m for m in sys.modules if f"{m}.".startswith("numbasync.dask.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "distributed", None)

@@ -65,7 +65,7 @@ def test_tensors_without_memory_come_through(device: na.Device) -> None:
     assert again(na.meta((0, 3)).sync()).device is None
 
 
-def test_on_the_cpu_device_the_frame_is_the_tensor(cpu: na.Device) -> None:
+def test_frames_on_the_cpu_device_are_tensors(cpu: na.Device) -> None:
     t = na.arange(1 << 16).sync()
     header, (frame,) = protocol.serialize(t)
     na.fill(t, 5).sync()
@@ -75,7 +75,7 @@ def test_on_the_cpu_device_the_frame_is_the_tensor(cpu: na.Device) -> None:
     assert (host(found) == 5).all(), "what is received is the receiver's own"
 
 
-def test_a_frame_that_may_not_be_written_is_received(device: na.Device) -> None:
+def test_a_readonly_frame_is_received(device: na.Device) -> None:
     header, frames = protocol.serialize(na.ones(8).sync())
     found = protocol.deserialize(header, [bytes(f) for f in frames])
     assert host(add_one(found).then(lambda r: na.value(r.z)).sync()).tolist() == [2] * 8
@@ -123,7 +123,7 @@ def test_dask_counts_the_bytes_of_tensors(device: na.Device) -> None:
     assert sizeof(na.meta(10_000).sync()) < 4000
 
 
-def test_memory_of_the_host_is_not_for_the_family_of_gpus(cpu: na.Device) -> None:
+def test_host_memory_is_not_for_gpu_families(cpu: na.Device) -> None:
     for t in (na.zeros(3).sync(), na.zeros(0).sync(), na.meta(3).sync()):
         header, _ = protocol.serialize(t, serializers=("cuda", "dask"))
         assert header["serializer"] == "dask"

@@ -126,7 +126,7 @@ def test_a_result_stays_on_its_worker(client: Any) -> None:
     assert nested.result()[1] == 1
 
 
-def test_the_loop_of_a_worker_turns_while_a_kernel_runs(client: Any) -> None:
+def test_a_workers_loop_turns_during_a_kernel(client: Any) -> None:
     """A task is one operation of two that wait for one another: the second opens the gate."""
 
     def gated() -> Any:
@@ -154,7 +154,7 @@ def test_the_loop_of_a_worker_turns_while_a_kernel_runs(client: Any) -> None:
 # --- what fails -----------------------------------------------------------------------------
 
 
-def test_an_error_is_raised_at_the_client_by_its_class(client: Any) -> None:
+def test_the_client_gets_an_error_by_its_class(client: Any) -> None:
     with pytest.raises(LauncherError, match="x is missing"):
         na.dask.submit(client, saxpy, np.zeros(3), 1.0).result()
 
@@ -169,7 +169,7 @@ def test_an_error_is_raised_at_the_client_by_its_class(client: Any) -> None:
     assert isinstance(future.exception(), na.errors.LaunchError)
 
 
-def test_a_task_is_retried_with_an_operation_that_has_not_run(client: Any, tmp_path: Any) -> None:
+def test_a_retried_task_has_a_fresh_operation(client: Any, tmp_path: Any) -> None:
     path = tmp_path / "tries"
 
     def fails_twice(t: Any) -> Any:
@@ -211,7 +211,7 @@ def test_what_is_no_operation_is_refused_here(client: Any) -> None:
 # --- the device of a worker -----------------------------------------------------------------
 
 
-def test_the_plugin_gives_a_pool_and_a_limit_and_takes_them_back(client: Any) -> None:
+def test_the_plugin_sets_and_unsets_pool_and_limit(client: Any) -> None:
     def state() -> tuple[Any, Any, str]:
         device = na.default_device()
         return device.pool.max_bytes, device.limit, device.label

@@ -44,7 +44,7 @@ def uses_others(z: na.KernelOutput):
         z[i] = scaled(z[i])
 
 
-def test_a_launchers_token_is_of_source_closure_and_options() -> None:
+def test_a_launchers_token_covers_source_closure_and_options() -> None:
     tokens = [token(k) for k in (
         saxpy, add_one, shifted(1), shifted(2), shifted(1, threads=64), shifted(1, may_alias=True),
         shifted((1, 2)), shifted(np.arange(3)), shifted(np.arange(4)),
@@ -54,7 +54,7 @@ def test_a_launchers_token_is_of_source_closure_and_options() -> None:
     assert token(shifted(np.arange(3))) == tokens[7]
 
 
-def test_a_constant_of_the_module_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modules_constant_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = token(uses_others)
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
     assert token(uses_others) != before

@@ -39,7 +39,7 @@ def test_a_line_far_down_in_a_function() -> None:
     assert sites[0] is not None and abs(sites[0].line - line) <= 5
 
 
-def test_our_own_modules_and_what_runs_tasks_are_passed_over() -> None:
+def test_own_modules_and_task_runners_are_skipped() -> None:
     inner = module("numbasync.inner", "def ask(n): return call_site(n)", call_site=call_site)
     outer = module("asyncio.outer", "def ask(n): return inner.ask(n)", inner=inner)
     for above in range(4):
@@ -49,7 +49,7 @@ def test_our_own_modules_and_what_runs_tasks_are_passed_over() -> None:
             assert (site.line, site.code.co_name) == (line, sys._getframe().f_code.co_name)
 
 
-def test_one_that_is_asked_from_deeper_than_there_is() -> None:
+def test_asking_deeper_than_the_stack_is_answered() -> None:
     assert call_site(10_000) is not None
 
 

@@ -40,7 +40,7 @@ def test_a_blocking_form_needs_no_mark(
     assert stream.pending == 0
 
 
-def test_what_nobody_waits_for_is_marked_now_and_then(
+def test_unawaited_work_is_marked_now_and_then(
     device: na.Device, stream: na.Stream, written: list[int]
 ) -> None:
     z = na.zeros(4).sync_on(stream)
@@ -52,7 +52,7 @@ def test_what_nobody_waits_for_is_marked_now_and_then(
     assert z.to_host().sync_on(stream).tolist() == [3 * LOOK_EVERY] * 4
 
 
-def test_what_has_no_mark_is_let_go_by_a_look(
+def test_unmarked_work_is_released_by_a_look(
     device: na.Device, stream: na.Stream, written: list[int]
 ) -> None:
     start = used(device)
@@ -70,9 +70,7 @@ def test_what_has_no_mark_is_let_go_by_a_look(
     assert used(device) == start
 
 
-def test_one_look_is_enough_for_what_the_device_has_done(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_one_look_suffices_for_what_is_done(device: na.Device, stream: na.Stream) -> None:
     """Where marks take the device a while, a mark alone would be seen by the next look only."""
     start = used(device)
     z = na.zeros(1000).sync_on(stream)
@@ -82,9 +80,7 @@ def test_one_look_is_enough_for_what_the_device_has_done(
     assert device.memory_stats().used_current == start
 
 
-def test_who_is_awaited_later_does_not_wait_for_what_came_behind(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_later_awaiter_does_not_wait_for_more(device: na.Device, stream: na.Stream) -> None:
     y, z = na.zeros(4).sync_on(stream), na.zeros(4).sync_on(stream)
     add_one(y).sync_on(stream)  # compiles
 
@@ -150,9 +146,7 @@ async def test_nobody_waits_for_what_others_enqueue_behind(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_when_an_event_is_passed_what_came_before_it_is_settled(
-    device: na.Device, seed: int
-) -> None:
+def test_a_passed_event_settles_what_came_before(device: na.Device, seed: int) -> None:
     with seeded(device, seed):
         stream, other = device.new_stream(), device.new_stream()
         x, y = na.full(3, 7).sync_on(stream), na.zeros(3).sync_on(other)
@@ -165,9 +159,7 @@ def test_when_an_event_is_passed_what_came_before_it_is_settled(
         device.synchronize()
 
 
-def test_a_future_that_was_gathered_tells_when_it_is_done(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_gathered_future_tells_when_it_is_done(device: na.Device, stream: na.Stream) -> None:
     y, z = na.zeros(4).sync_on(stream), na.zeros(4).sync_on(stream)
     other = device.new_stream()
     add_one(y).sync_on(stream)  # compiles
@@ -184,7 +176,7 @@ def test_a_future_that_was_gathered_tells_when_it_is_done(
     na.run(main())
 
 
-def test_what_is_done_without_a_mark_is_no_conflict(device: na.Device, stream: na.Stream) -> None:
+def test_finished_work_without_a_mark_is_no_conflict(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(4).sync_on(stream)
     add_one(z).sync_on(stream)
     other = device.new_stream()  # not later: it looks at all streams
@@ -197,9 +189,7 @@ def test_what_is_done_without_a_mark_is_no_conflict(device: na.Device, stream: n
 
 
 @pytest.mark.parametrize("how", ["await", "gather"])
-async def test_operations_that_need_no_device_let_the_loop_turn(
-    device: na.Device, how: str
-) -> None:
+async def test_operations_without_a_device_let_loops_turn(device: na.Device, how: str) -> None:
     turned = []
     asyncio.get_running_loop().call_soon(turned.append, True)
     await na.empty(16)
@@ -212,7 +202,7 @@ async def test_operations_that_need_no_device_let_the_loop_turn(
 
 
 @pytest.mark.parametrize("how", ["async_on", "spawn"])
-def test_an_interrupt_behind_a_launch_leaves_its_memory_alone(
+def test_an_interrupt_after_a_launch_keeps_its_memory(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     z = na.zeros(1 << 16).sync_on(stream)
@@ -240,7 +230,7 @@ def test_an_interrupt_behind_a_launch_leaves_its_memory_alone(
     assert used(device) < before
 
 
-async def test_who_cancels_a_gather_is_told_of_what_fails_later(
+async def test_a_cancelled_gather_hears_of_later_failures(
     device: na.Device, stream: na.Stream
 ) -> None:
     z = await na.zeros(4).schedule(stream)

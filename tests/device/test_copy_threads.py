@@ -34,7 +34,7 @@ def test_settling_waits_for_what_was_given() -> None:
     assert settled.is_set()
 
 
-def test_settling_gives_up_on_a_thread_that_is_held() -> None:
+def test_settling_gives_up_on_a_held_thread() -> None:
     gate = threading.Event()
     copy_threads.submit(lambda: gate.wait(300))
     copy_threads.settle(0.001)  # returns, and the threads go on
@@ -65,7 +65,7 @@ class Memory:
         return None
 
 
-def test_each_device_that_is_copied_to_has_threads_of_its_own(large_machine: None) -> None:
+def test_each_destination_device_has_its_own_threads(large_machine: None) -> None:
     """Threads that wait for one device's ring are no reason for another one to wait."""
     device: protocols.Device = Memory()  # type: ignore[assignment]
     numbers = [copy_threads.most()]

@@ -92,7 +92,7 @@ def test_a_device_is_used_by_its_name(device: na.Device) -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu:99", "gpu", "CPU", "", "cuda:", "cpu:0 "])
-def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+def test_a_missing_device_is_refused_with_the_existing(name: str) -> None:
     before = na.default_device()
     with pytest.raises(na.errors.CallerError) as refused, na.use_device(name):
         pass
@@ -125,7 +125,7 @@ async def test_query_and_pending_follow_the_gate(
     assert stream.pending == 0 and stream.query()
 
 
-def test_a_dropped_stream_is_used_again_and_counts_on(device: na.Device) -> None:
+def test_a_dropped_stream_is_reused_and_counts_on(device: na.Device) -> None:
     stream = device.new_stream()
     backend = stream.backend
     na.zeros(4).sync_on(stream)
@@ -252,7 +252,7 @@ else:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_work_in_flight_at_a_fork_ends_in_parent_and_child(
+def test_work_in_flight_survives_a_fork(
     device: na.Device, python: str, python_env: dict[str, str]
 ) -> None:
     if device.kind != "cpu":

@@ -31,7 +31,7 @@ def line_of(text: str) -> int:
 # --- messages point to the line that submitted --------------------------------------------
 
 
-async def test_a_failed_kernel_names_kernel_chain_and_the_line_that_submitted_it(
+async def test_a_failed_kernel_names_chain_and_line(
     device: na.Device,
 ) -> None:
     z, x = await na.zeros(4), await na.ones(4)
@@ -46,10 +46,10 @@ async def test_a_failed_kernel_names_kernel_chain_and_the_line_that_submitted_it
 
 
 def future_site() -> str:
-    return "test_a_failed_kernel_names_kernel_chain_and_the_line_that_submitted_it"
+    return "test_a_failed_kernel_names_chain_and_line"
 
 
-async def test_the_line_is_the_await_of_what_was_scheduled(device: na.Device) -> None:
+async def test_the_line_is_that_of_the_await(device: na.Device) -> None:
     z = await na.zeros(4)
     future = add_one(z).schedule(device.policy)
     with inject(device, "kernel"), pytest.raises(KernelError) as caught:
@@ -69,7 +69,7 @@ def test_the_line_of_a_blocking_form(device: na.Device, stream: na.Stream) -> No
     assert f"line {line_of('# enqueues here')}, in" in str(caught.value)
 
 
-async def test_who_depends_on_it_gets_the_same_message_once(device: na.Device) -> None:
+async def test_dependents_get_the_same_message_once(device: na.Device) -> None:
     op = na.zeros(4).then(lambda z: add_one(z)).output().shared()
     with inject(device, "kernel"):
         futures = [na.spawn(op.then(lambda z: z.to_host())) for _ in range(3)]
@@ -82,7 +82,7 @@ async def test_who_depends_on_it_gets_the_same_message_once(device: na.Device) -
     assert said[0].count("submitted at") == 1
 
 
-async def test_an_error_behind_a_compilation_has_a_note_of_who_submitted_it(
+async def test_a_late_error_notes_who_submitted_it(
     device: na.Device,
 ) -> None:
     def broken(_: Any) -> Any:
@@ -101,7 +101,7 @@ async def test_an_error_behind_a_compilation_has_a_note_of_who_submitted_it(
 # --- one operation fails --------------------------------------------------------------------
 
 
-async def test_the_nth_launch_fails_and_the_others_do_not(device: na.Device) -> None:
+async def test_only_the_nth_launch_fails(device: na.Device) -> None:
     z = await na.zeros(4)
     results = []
     with inject(device, "kernel", after=2) as fault:
@@ -138,7 +138,7 @@ async def test_an_allocation_that_fails_half_way_leaves_nothing(
 # --- the device is lost -----------------------------------------------------------------------
 
 
-async def test_a_lost_device_says_what_was_at_work_and_fails_all_later_operations(
+async def test_a_lost_device_fails_all_later_operations(
     device: na.Device,
 ) -> None:
     z, y = await na.zeros(4), await na.zeros(4)
@@ -184,7 +184,7 @@ def test_who_blocks_is_told_of_a_lost_device(
     assert (na.ones(8).to_host().sync() == 1).all()
 
 
-async def test_everybody_who_waits_is_told_of_a_lost_device_and_nobody_hangs(
+async def test_all_waiters_are_told_of_lost_devices(
     device: na.Device,
 ) -> None:
     tensors = [await na.zeros(4) for _ in range(6)]
@@ -196,7 +196,7 @@ async def test_everybody_who_waits_is_told_of_a_lost_device_and_nobody_hangs(
     assert "At work then" in str(lost[0])
 
 
-async def test_a_lost_device_gives_back_what_its_work_held(device: na.Device) -> None:
+async def test_a_lost_device_returns_what_work_held(device: na.Device) -> None:
     before = used(device)
     with inject(device, "device"):
         futures = [na.spawn(na.zeros(1 << 16).then(lambda z: add_one(z))) for _ in range(3)]
@@ -213,7 +213,7 @@ async def test_a_lost_device_gives_back_what_its_work_held(device: na.Device) ->
 # --- the device does not tell ---------------------------------------------------------------
 
 
-async def test_a_completion_that_is_lost_does_not_hang_its_awaiter(device: na.Device) -> None:
+async def test_a_lost_completion_does_not_hang_its_awaiter(device: na.Device) -> None:
     z = await na.zeros(4)
     before = used(device)
     with inject(device, "completion") as fault:
@@ -224,9 +224,7 @@ async def test_a_completion_that_is_lost_does_not_hang_its_awaiter(device: na.De
         assert used(device) == before
 
 
-def test_a_completion_that_is_lost_does_not_keep_memory(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_lost_completion_does_not_keep_memory(device: na.Device, stream: na.Stream) -> None:
     before = used(device)
     with inject(device, "completion"):
         z = na.zeros(1 << 16).sync_on(stream)
@@ -235,9 +233,7 @@ def test_a_completion_that_is_lost_does_not_keep_memory(
     assert used(device) == before
 
 
-async def test_a_gate_is_not_taken_for_a_lost_completion(
-    device: na.Device, stream: na.Stream
-) -> None:
+async def test_a_gate_is_no_lost_completion(device: na.Device, stream: na.Stream) -> None:
     z = await na.zeros(4)
     with Gate(stream):
         future = na.spawn(add_one(z), stream)
@@ -247,7 +243,7 @@ async def test_a_gate_is_not_taken_for_a_lost_completion(
     await future
 
 
-async def test_a_look_that_fails_reaches_who_awaits_and_the_work_goes_on(
+async def test_a_failing_look_reaches_the_awaiter_only(
     device: na.Device, stream: na.Stream
 ) -> None:
     z = await na.zeros(4)
@@ -316,7 +312,7 @@ def test_what_is_no_fault_is_refused(device: na.Device) -> None:
 # --- nobody waits ---------------------------------------------------------------------------
 
 
-async def test_an_operation_that_fails_after_its_future_was_dropped_warns(
+async def test_a_failure_after_its_future_was_dropped_warns(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     z = await na.zeros(4)

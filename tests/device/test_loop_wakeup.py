@@ -26,7 +26,7 @@ def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.Abstrac
     return LOOPS[request.param]
 
 
-def test_every_loop_has_its_own_and_doorbells_are_handed_on(loop_factory: Any) -> None:
+def test_every_loop_has_its_own_doorbell(loop_factory: Any) -> None:
     async def one() -> tuple[int, int]:
         stream, watcher = FakeStream(), reactor.current()
         future = watcher.wait(stream, 1)
@@ -42,7 +42,7 @@ def test_every_loop_has_its_own_and_doorbells_are_handed_on(loop_factory: Any) -
     assert len({bell for _, bell in found}) <= 2
 
 
-def test_a_loop_closed_under_its_waiters_is_cleared_away(loop_factory: Any) -> None:
+def test_a_closed_loop_with_waiters_is_cleared(loop_factory: Any) -> None:
     async def leave() -> None:
         reactor.current().wait(FakeStream(), 1)
         await turns()
@@ -59,7 +59,7 @@ def test_a_loop_closed_under_its_waiters_is_cleared_away(loop_factory: Any) -> N
     assert len(reactor._reactors) <= before + 1
 
 
-def test_a_forked_child_does_not_ring_its_parents_bells(
+def test_a_child_does_not_ring_parents_bells(
     loop_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parents = Waker.take()
@@ -119,7 +119,7 @@ def test_a_system_without_eventfd_is_rung_through_sockets(
 # --- timers ---
 
 
-def test_a_timer_wakes_the_loop_once_at_its_time(loop_factory: Any) -> None:
+def test_a_timer_wakes_the_loop_once(loop_factory: Any) -> None:
     async def main() -> None:
         loop, alarm = asyncio.get_running_loop(), Alarm()
         rung: list[float] = []
@@ -170,7 +170,7 @@ def test_timers_are_handed_on_stopped(loop_factory: Any) -> None:
     assert len(numbers) == 1
 
 
-def test_a_forked_child_does_not_set_its_parents_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_does_not_set_parents_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     parents = Timer.take()
     Timer.hand_on(parents)
     monkeypatch.setattr(os, "getpid", lambda: -1)  # as a child sees it

@@ -81,7 +81,7 @@ def pools(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> An
     native.switch(True)
 
 
-def test_what_is_taken_and_given_back_is_counted_wherever_an_interrupt_comes(pools: Any) -> None:
+def test_blocks_are_counted_wherever_an_interrupt_comes(pools: Any) -> None:
     pool, blocks, driver = pools
 
     def call() -> None:
@@ -135,7 +135,7 @@ def test_spare_blocks_are_memory_for_other_sizes(pools: Any) -> None:
     assert driver.held == {kept.memory.address}
 
 
-def test_a_block_of_a_cycle_is_given_back_once(pools: Any) -> None:
+def test_a_block_in_a_cycle_returns_once(pools: Any) -> None:
     """The collector clears weak references before the finaliser gives the block back."""
     pool, blocks, driver = pools
     cycle: list[Any] = [pool.allocate(100, STREAM)]
@@ -149,7 +149,7 @@ def test_a_block_of_a_cycle_is_given_back_once(pools: Any) -> None:
 
 
 @pytest.mark.parametrize("on", WAYS, ids=lambda on: "core" if on else "python")
-def test_page_locked_memory_has_an_owner_wherever_an_interrupt_comes(
+def test_pinned_memory_has_owners_wherever_interrupts_come(
     monkeypatch: pytest.MonkeyPatch, on: bool
 ) -> None:
     """What is locked is spare or uncut, when nobody has a block; but for the few bytecodes that

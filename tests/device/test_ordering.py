@@ -32,7 +32,7 @@ async def test_a_chain_over_three_streams(device: na.Device, stream: na.Stream, 
     assert (await x.to_host()).tolist() == [9] * 8
 
 
-def test_an_allocation_of_one_stream_is_used_on_another_after_it(
+def test_an_allocation_is_used_elsewhere_in_order(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     compiled()

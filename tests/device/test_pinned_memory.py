@@ -16,7 +16,7 @@ import numbasync as na
 from numbasync.errors import OutOfDeviceMemoryError
 
 
-def test_a_system_that_does_not_say_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_known_memory_size(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = pytest.importorskip("numbasync.backend.cuda.pinned_memory", exc_type=ImportError)
     assert pinned._memory() > 0
     assert pinned.PinnedPool.KEPT_BYTES >= 256 * 2**20
@@ -32,7 +32,7 @@ def gpu() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["block", "buffer"])
-def test_a_block_of_the_host_is_memory_that_kernels_reach(gpu: Any, kind: str) -> None:
+def test_kernels_reach_a_block_of_the_host(gpu: Any, kind: str) -> None:
     block: Any = (ctypes.c_char * 4096)()
     start = ctypes.addressof(block)
     given = block if kind == "block" else np.frombuffer(block, np.uint8)[:4096]
@@ -48,7 +48,7 @@ class Block(ctypes.c_char * 64):  # type: ignore[misc]  # a class that is made h
     address = property(ctypes.addressof)
 
 
-def test_arrays_on_blocks_are_made_once_for_each_place(gpu: Any) -> None:
+def test_arrays_on_blocks_are_made_once_each(gpu: Any) -> None:
     arrays = gpu.host_arrays((2, 3), np.dtype(np.float32))
     blocks: list[Any] = [Block() for _ in range(2)]
     for block in blocks:

@@ -64,7 +64,7 @@ def test_it_looks_every_turn_while_work_is_short(loop_factory: Any) -> None:
     run(loop_factory, main())
 
 
-def test_past_the_budget_it_sleeps_until_it_is_rung(loop_factory: Any) -> None:
+def test_past_the_budget_it_sleeps_until_rung(loop_factory: Any) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
         future = watcher.wait(stream, 7)
@@ -80,7 +80,7 @@ def test_past_the_budget_it_sleeps_until_it_is_rung(loop_factory: Any) -> None:
     run(loop_factory, main())
 
 
-def test_one_who_comes_late_and_waits_for_less_is_rung_too(loop_factory: Any) -> None:
+def test_a_late_but_shorter_waiter_is_rung(loop_factory: Any) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
         late = watcher.wait(stream, 9)
@@ -97,7 +97,7 @@ def test_one_who_comes_late_and_waits_for_less_is_rung_too(loop_factory: Any) ->
     run(loop_factory, main())
 
 
-def test_a_bell_that_may_be_late_is_not_trusted(loop_factory: Any) -> None:
+def test_a_late_bell_is_not_trusted(loop_factory: Any) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
         stream.prompt = False
@@ -197,9 +197,7 @@ async def polls_on(stream: FakeStream) -> bool:
     return stream.looks >= before + 15
 
 
-def test_what_takes_as_long_every_time_is_polled_when_it_is_due(
-    loop_factory: Any, alarms: Alarms
-) -> None:
+def test_regular_work_is_polled_when_it_is_due(loop_factory: Any, alarms: Alarms) -> None:
     clock = alarms.clock
 
     async def main() -> None:
@@ -226,9 +224,7 @@ def test_what_takes_as_long_every_time_is_polled_when_it_is_due(
     run(loop_factory, main())
 
 
-def test_what_was_done_before_the_loop_woke_is_polled_earlier_the_next_time(
-    loop_factory: Any, alarms: Alarms
-) -> None:
+def test_early_work_is_polled_earlier_next_time(loop_factory: Any, alarms: Alarms) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
         for number in (1, 2):
@@ -247,9 +243,7 @@ def test_what_was_done_before_the_loop_woke_is_polled_earlier_the_next_time(
     run(loop_factory, main())
 
 
-def test_work_of_half_the_time_on_two_devices_is_seen_soon(
-    loop_factory: Any, alarms: Alarms
-) -> None:
+def test_work_halved_on_two_devices_is_seen_soon(loop_factory: Any, alarms: Alarms) -> None:
     """The waits for both are of one kind, and two of the first are alike, but too long: what was
     foreseen does not creep towards what is.
     """
@@ -294,9 +288,7 @@ def test_work_of_half_the_time_on_two_devices_is_seen_soon(
     run(loop_factory, main())
 
 
-def test_what_takes_longer_than_is_foreseen_notifies_the_loop_too(
-    loop_factory: Any, alarms: Alarms
-) -> None:
+def test_longer_than_foreseen_work_notifies_the_loop(loop_factory: Any, alarms: Alarms) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
         future = watcher.wait(stream, 1)
@@ -313,9 +305,7 @@ def test_what_takes_longer_than_is_foreseen_notifies_the_loop_too(
     run(loop_factory, main())
 
 
-def test_where_timers_are_late_the_loop_is_notified_early(
-    loop_factory: Any, alarms: Alarms
-) -> None:
+def test_late_timers_make_notifications_early(loop_factory: Any, alarms: Alarms) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
         alarms.lateness.note(1.0)
@@ -330,7 +320,7 @@ def test_where_timers_are_late_the_loop_is_notified_early(
     run(loop_factory, main())
 
 
-def test_where_there_are_no_timers_the_loop_is_notified(loop_factory: Any, alarms: Alarms) -> None:
+def test_without_timers_the_loop_is_notified(loop_factory: Any, alarms: Alarms) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
         alarms.has_timers = False
@@ -359,9 +349,7 @@ def test_work_that_is_polled_throughout(loop_factory: Any, alarms: Alarms) -> No
     run(loop_factory, main())
 
 
-def test_the_second_wait_for_a_stream_begins_where_the_first_one_ends(
-    loop_factory: Any, alarms: Alarms
-) -> None:
+def test_a_second_wait_begins_where_the_first_ends(loop_factory: Any, alarms: Alarms) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
         futures = [watcher.wait(stream, n, "work") for n in (1, 2)]

@@ -96,9 +96,7 @@ OPERATIONS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", OPERATIONS)
-def test_an_operation_is_refused_and_the_next_one_works(
-    new: Any, refuse: Refusing, kind: str
-) -> None:
+def test_after_a_refused_operation_the_next_works(new: Any, refuse: Refusing, kind: str) -> None:
     stream = new.new_stream()
     refuse("numbasync-cpu97", 3)
     for _ in range(3):
@@ -123,7 +121,7 @@ def test_the_error_says_what_to_do(new: Any, refuse: Refusing) -> None:
         na.full(LARGE, 1).sync()
 
 
-def test_what_was_submitted_before_goes_on_with_fewer_threads(new: Any, refuse: Refusing) -> None:
+def test_earlier_work_goes_on_with_fewer_threads(new: Any, refuse: Refusing) -> None:
     first, second = new.new_stream(), new.new_stream()
     engine_of(new)._most = 2
     entered, gate = threading.Event(), threading.Event()
@@ -143,7 +141,7 @@ def test_what_was_submitted_before_goes_on_with_fewer_threads(new: Any, refuse: 
     assert ran == [1]
 
 
-def test_what_waits_for_a_gate_runs_where_it_is_opened(new: Any, refuse: Refusing) -> None:
+def test_gated_work_runs_where_the_gate_is_opened(new: Any, refuse: Refusing) -> None:
     stream = new.new_stream()
     go_on = stream.backend.hold()
     z = na.full(LARGE, 1).async_on(stream)
@@ -155,7 +153,7 @@ def test_what_waits_for_a_gate_runs_where_it_is_opened(new: Any, refuse: Refusin
     assert z.to_host().sync_on(stream).sum() == LARGE
 
 
-def test_what_is_enqueued_during_short_work_is_refused_alone(new: Any, refuse: Refusing) -> None:
+def test_only_work_enqueued_during_short_work_is_refused(new: Any, refuse: Refusing) -> None:
     stream, ran = new.new_stream().backend, list[str]()
 
     def short() -> None:
@@ -171,7 +169,7 @@ def test_what_is_enqueued_during_short_work_is_refused_alone(new: Any, refuse: R
     assert not engine_of(new).is_at_work
 
 
-def test_work_left_by_a_seed_runs_where_it_ends(new: Any, refuse: Refusing) -> None:
+def test_work_left_by_a_seed_runs_there(new: Any, refuse: Refusing) -> None:
     stream, ran = new.new_stream().backend, list[int]()
     refuse("numbasync-cpu97")
     with stepping(engine_of(new), 1):
@@ -180,7 +178,7 @@ def test_work_left_by_a_seed_runs_where_it_ends(new: Any, refuse: Refusing) -> N
     assert ran == [1]
 
 
-def test_a_short_launch_that_cannot_run_at_once_is_refused(
+def test_a_short_launch_that_cannot_run_is_refused(
     new: Any, refuse: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = new.new_stream()
@@ -216,7 +214,7 @@ def test_an_interrupted_start_is_not_counted(new: Any, monkeypatch: pytest.Monke
 # --- the other threads ---
 
 
-def test_a_call_that_was_refused_does_not_run_later(refuse: Refusing) -> None:
+def test_a_refused_call_does_not_run_later(refuse: Refusing) -> None:
     ran: list[str] = []
     refuse("numbasync-refused", 1)
     with ThreadPoolExecutor(1, thread_name_prefix="numbasync-refused") as executor:
@@ -283,9 +281,7 @@ def test_blocks_that_have_begun_elsewhere_are_waited_for(
     scheduling.after_fork()
 
 
-def test_a_runtime_can_be_entered_once_its_thread_starts(
-    device: na.Device, refuse: Refusing
-) -> None:
+def test_a_runtime_is_enterable_once_its_thread_starts(device: na.Device, refuse: Refusing) -> None:
     async def main() -> list[float]:
         runtime = na.Runtime(device)
         refuse("numbasync-", 1)
@@ -326,7 +322,7 @@ def test_a_group_of_one_goes_on(device: na.Device, refuse: Refusing) -> None:
         assert na.collective.all_reduce(x, comm=comm).sync().to_host().sync().tolist() == [2] * 4
 
 
-def test_what_two_interrupts_have_left_without_a_thread_is_run(new: Any) -> None:
+def test_work_left_by_two_interrupts_is_run(new: Any) -> None:
     engine, stream, done = engine_of(new), new.new_stream().backend, threading.Event()
     with workers.state:  # as `push` does until the thread would start
         stream._queue.append(done.set)
@@ -336,7 +332,7 @@ def test_what_two_interrupts_have_left_without_a_thread_is_run(new: Any) -> None
     assert done.is_set()
 
 
-async def test_a_worker_does_not_leave_work_that_a_fork_holds_back(
+async def test_a_worker_keeps_work_that_forks_hold(
     new: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, wait = [0], workers._Changed.wait
@@ -356,9 +352,7 @@ async def test_a_worker_does_not_leave_work_that_a_fork_holds_back(
     await happens(done)
 
 
-def test_an_interrupt_where_no_thread_can_be_started_leaves_nothing_running(
-    new: Any, refuse: Refusing
-) -> None:
+def test_an_interrupt_without_threads_leaves_nothing_running(new: Any, refuse: Refusing) -> None:
     """^C at each place of the calling thread's run of a stream: the rest of its work is done."""
     engine, stream, ran = engine_of(new), new.new_stream().backend, list[int]()
 

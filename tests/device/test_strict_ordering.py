@@ -99,7 +99,7 @@ async def test_strict_takes_what_the_program_has_ordered(
     assert (await z.to_host()).tolist() == [3] * 8
 
 
-def test_a_conflict_is_told_by_both_operations_both_streams_and_the_tensor(
+def test_a_conflict_names_operations_streams_and_tensor(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     other = device.new_stream()
@@ -123,7 +123,7 @@ def test_a_conflict_is_told_by_both_operations_both_streams_and_the_tensor(
     assert (out.to_host().sync() == 0).all(), "what was refused was not done"
 
 
-def test_ordering_is_a_setting_of_the_process_or_of_a_block(device: na.Device) -> None:
+def test_ordering_is_set_by_process_or_block(device: na.Device) -> None:
     compiled()
     na.set_ordering("strict")
     try:

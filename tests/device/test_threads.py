@@ -89,9 +89,7 @@ def test_what_a_thread_does_first(device: na.Device, what: str) -> None:
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_a_shared_operation_whose_thread_has_ended_half_way_is_finished(
-    device: na.Device, blocks: bool
-) -> None:
+def test_a_shared_operation_of_an_ended_thread_finishes(device: na.Device, blocks: bool) -> None:
     z = na.zeros(4).sync()
     shared = fresh()(z).output().shared()
     loop = asyncio.new_event_loop()
@@ -113,7 +111,7 @@ def test_a_shared_operation_whose_thread_has_ended_half_way_is_finished(
 
 
 @pytest.mark.parametrize("how", ["wait_until_idle", "query"])
-def test_a_stream_seen_idle_says_nothing_of_what_it_follows_since(
+def test_an_idle_stream_says_nothing_of_later_order(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Another thread may order the stream after more work, right after it was seen idle."""
@@ -143,7 +141,7 @@ def test_a_stream_seen_idle_says_nothing_of_what_it_follows_since(
 
 @pytest.mark.parametrize("how", ["suspend", "commit"])
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_a_stream_that_gets_work_while_it_is_forgotten_is_held(
+def test_a_forgotten_stream_that_gets_work_is_held(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, how: str, order: str
 ) -> None:
     """The device holds every stream with work, and with it the memory that the work uses."""

@@ -52,7 +52,7 @@ def waited(estimate: WaitEstimate, seconds: float) -> tuple[float, float, int]:
 
 
 @pytest.mark.parametrize("elapsed", [0.0, 5 * US, 0.99 * SHORT_S])
-def test_what_was_never_waited_for_is_polled_at_first(elapsed: float) -> None:
+def test_work_without_history_is_polled_at_first(elapsed: float) -> None:
     assert WaitEstimate().seconds_until_poll(elapsed, LATE, SHORT_S) == 0.0
     assert not WaitEstimate().is_long
 
@@ -68,7 +68,7 @@ def test_then_now_and_again(elapsed: float, period: float) -> None:
 
 
 @pytest.mark.parametrize("seconds", [350 * US, 1 * MS, 3 * MS, 10 * MS, 75 * MS, 0.5, 30.0])
-def test_what_took_as_long_twice_is_polled_shortly_before_it_is_due(seconds: float) -> None:
+def test_regular_work_is_polled_shortly_before_its_end(seconds: float) -> None:
     estimate = after(seconds, seconds)
     late, polled, sleeps = waited(estimate, seconds)
     assert estimate.is_long
@@ -84,7 +84,7 @@ def test_what_took_as_long_twice_is_polled_shortly_before_it_is_due(seconds: flo
 
 @pytest.mark.parametrize("seconds", [350 * US, 1 * MS, 10 * MS, 75 * MS, 0.5])
 @pytest.mark.parametrize("factor", [0.996, 1.004])
-def test_a_little_earlier_or_later_is_seen_at_once(seconds: float, factor: float) -> None:
+def test_small_changes_of_time_are_seen_at_once(seconds: float, factor: float) -> None:
     late, _, _ = waited(after(seconds, seconds), factor * seconds)
     assert late <= US
 
@@ -99,7 +99,7 @@ def test_what_takes_another_time_is_seen_soon(usual: float, now: float) -> None:
     assert late <= now / 2 + LATE
 
 
-def test_one_wait_of_another_length_does_not_hide_those_that_were_alike() -> None:
+def test_one_outlier_does_not_hide_equal_waits() -> None:
     start, end = after(10 * MS, 10 * MS).window(LATE)
     assert after(10 * MS, 10 * MS, 3 * MS).window(LATE) == (start, end)
     assert after(10 * MS, 3 * MS, 10 * MS).window(LATE) == (start, end)
@@ -116,7 +116,7 @@ def test_short_waits_are_polled_throughout() -> None:
         assert (late <= US, sleeps) == (True, 0)
 
 
-def test_what_takes_long_and_another_time_each_time_is_not_polled_at_first() -> None:
+def test_long_irregular_work_is_not_polled_at_first() -> None:
     for seconds in (0.5 * MS, 2 * MS, 10 * MS):
         late, polled, _ = waited(after(0.7 * MS, 4 * MS, 9 * MS), seconds)
         assert (late <= seconds / 2 + LATE, polled) == (True, 0.0)
@@ -133,7 +133,7 @@ def test_how_late_timers_are_decides_when_to_wake() -> None:
     assert estimate.window(5 * MS) == estimate.window(6 * MS), "as much as it may poll"
 
 
-def test_a_notification_is_asked_for_where_nothing_foresees_the_end() -> None:
+def test_an_unforeseen_end_asks_for_a_notification() -> None:
     def needs(elapsed: float, *waits: float) -> bool:
         return after(*waits).needs_notification(elapsed, LATE)
 
@@ -165,7 +165,7 @@ def test_what_was_foreseen_too_late_twice_is_forgotten() -> None:
     assert estimate.window(LATE)[0] < 5 * MS < estimate.window(LATE)[1], "and known again"
 
 
-def test_a_late_timer_is_not_work_that_is_early() -> None:
+def test_a_late_timer_is_no_early_work() -> None:
     estimate = after(1 * MS, 1 * MS)
     for _ in range(5):
         estimate.note(1.1 * MS, sooner=0.1 * MS, by_timer=True)
@@ -188,7 +188,7 @@ def test_what_takes_a_little_longer_is_polled_soon(factor: float) -> None:
         assert late <= max(over / 2, FIRST_PERIOD_S) + LATE
 
 
-def test_the_lateness_of_timers_rises_at_once_and_fades() -> None:
+def test_lateness_of_timers_rises_at_once_and_fades() -> None:
     lateness = Lateness()
     assert lateness.seconds == LATENESS_S and not lateness.is_long
     lateness.note(2.1 * LATEST_S)

@@ -40,7 +40,7 @@ async def is_polled_by_its_task(stream: na.Stream) -> bool:
     return watcher.statistics().turns >= before.turns + 15 and not watcher._queues
 
 
-async def test_a_task_polls_for_itself_at_first_and_is_woken_then(
+async def test_a_task_polls_first_and_is_woken_then(
     stream: na.Stream, gate: Gate, clock: Clock
 ) -> None:
     z = await na.zeros(4)
@@ -91,7 +91,7 @@ async def test_few_tasks_poll_for_themselves_at_a_time(
     assert watcher.statistics().waiting == 0
 
 
-async def test_what_takes_long_is_left_to_the_reactor_at_once(
+async def test_long_work_is_left_to_the_reactor(
     stream: na.Stream, gate: Gate, clock: Clock
 ) -> None:
     z, watcher = await na.zeros(4), reactor.current()
@@ -137,7 +137,7 @@ async def test_with_low_latency_a_wait_is_polled_throughout(
             await task
 
 
-async def test_the_innermost_setting_holds_and_ends_with_its_block(device: na.Device) -> None:
+async def test_the_innermost_setting_holds_within_its_block(device: na.Device) -> None:
     assert not has_low(device)
     with na.waiting(latency="low"):
         assert has_low(device)

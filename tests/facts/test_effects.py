@@ -331,7 +331,7 @@ def test_code_with_many_paths_is_read_quickly() -> None:
     assert in_time(lambda: written(names["kernel"])) == {"y"}
 
 
-def test_functions_that_call_each_other_are_read_to_the_end() -> None:
+def test_mutually_calling_functions_are_read_to_the_end() -> None:
     assert written(mutual) == {"x", "y", "z"}
     # Asked in any order, each knows all.
     for function in (pong, pang, ping):
@@ -398,7 +398,7 @@ def test_reading_is_no_store() -> None:
     assert written(reads) == set()
 
 
-def test_a_row_that_is_added_to_is_taken_for_a_number() -> None:
+def test_an_added_to_row_counts_as_a_number() -> None:
     def kernel(x, y):
         v = x[0]
         v += 1
@@ -407,7 +407,7 @@ def test_a_row_that_is_added_to_is_taken_for_a_number() -> None:
     assert written(kernel) == {"y"}
 
 
-def test_a_number_that_is_counted_on_may_still_be_one() -> None:
+def test_a_counted_on_number_may_still_be_one() -> None:
     @na.launcher
     @cuda.jit
     def countdown(z, n):
@@ -432,7 +432,7 @@ def test_a_declared_number_may_be_counted_on() -> None:
     assert written(kernel) == {"z"}
 
 
-def test_a_declaration_is_believed_where_the_code_cannot_be_followed() -> None:
+def test_a_declaration_is_believed_where_code_is_opaque() -> None:
     unseen = cuda.declare_device("unseen", "void(float32[:], float32[:])")
 
     def kernel(x: na.KernelInput, y: na.KernelOutput):
@@ -441,7 +441,7 @@ def test_a_declaration_is_believed_where_the_code_cannot_be_followed() -> None:
     assert written(kernel) == {"y"}
 
 
-def test_a_declared_input_that_is_added_to_is_an_error() -> None:
+def test_an_added_to_declared_input_is_an_error() -> None:
     def kernel(x: na.KernelInput):
         x += 1  # pyright: ignore[reportOperatorIssue]
 

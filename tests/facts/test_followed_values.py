@@ -323,7 +323,7 @@ def test_stores_through_values_are_found_and_no_more(kernel: Callable[..., None]
     assert written(kernel) == {"y"}
 
 
-def test_a_tuple_that_grows_in_a_loop_is_read_to_the_end() -> None:
+def test_a_growing_tuple_is_read_to_its_end() -> None:
     def kernel(x, y):
         them = (y,)
         for _ in range(9):
@@ -333,7 +333,7 @@ def test_a_tuple_that_grows_in_a_loop_is_read_to_the_end() -> None:
     assert "y" in written(kernel)
 
 
-def test_what_is_read_twice_is_no_alias_and_may_be_a_host_array(device: na.Device) -> None:
+def test_a_value_read_twice_is_no_alias(device: na.Device) -> None:
     z = na.zeros(1, np.float64).sync()
     x = na.from_host(np.arange(32.0)).sync()
     kernel = na.launcher(cuda.jit(by_zip))

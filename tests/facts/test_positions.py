@@ -164,7 +164,7 @@ def test_an_extent_is_no_bound_beside_another_comparison() -> None:
     assert usage(rows).bounded and not usage(flat).bounded
 
 
-def test_an_extent_is_no_bound_of_what_it_does_not_stand_before() -> None:
+def test_an_extent_bounds_only_what_it_precedes() -> None:
     @cuda.jit(device=True)
     def is_inside(i: int, z: Any) -> bool:
         return i < z.size

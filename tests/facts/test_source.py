@@ -64,7 +64,7 @@ def module_of(path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> Modul
     return importlib.import_module(path.stem)
 
 
-def test_a_file_that_is_edited_before_its_kernel_is_compiled(
+def test_a_file_edited_before_its_kernel_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = module_of(tmp_path / "edited_before.py", SOURCE, monkeypatch)
@@ -73,7 +73,7 @@ def test_a_file_that_is_edited_before_its_kernel_is_compiled(
     assert run(module.tripled) == [0, 3, 6]
 
 
-def test_a_file_that_is_edited_before_a_kernel_is_defined_from_it(
+def test_a_file_edited_before_defining_a_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = "\n".join(line for line in SOURCE.splitlines() if not line.startswith("@"))
@@ -140,7 +140,7 @@ print(kernel(na.zeros(3), na.arange(3)).output().to_host().sync().tolist())
     assert (result.returncode, result.stdout, result.stderr) == (0, "[0.0, 3.0, 6.0]\n", "")
 
 
-def test_two_lambdas_of_one_line_are_not_told_apart() -> None:
+def test_two_lambdas_of_one_line_are_indistinct() -> None:
     both = [lambda a: a + 1, lambda a: a * 2]
     assert find_source(both[0]) is None
     assert find_source(lambda a: a + 1) is not None

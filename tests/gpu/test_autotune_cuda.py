@@ -68,7 +68,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache_folder.SWITCH, str(tmp_path))
 
 
-async def test_a_kernel_is_tuned_and_the_choice_is_kept(
+async def test_a_kernel_is_tuned_and_its_choice_kept(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configs = [{"threads": 2**k} for k in range(5, 12)]  # 32 to 2048

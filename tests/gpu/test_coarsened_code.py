@@ -45,16 +45,14 @@ def made(total: Any, x0: Any = 0, body0: Any = 0) -> Any:
 
 
 @pytest.mark.parametrize(("total", "positions"), [(8, [4, 5, 6, 7]), (6, [4, 5])])
-def test_names_of_a_kernel_are_apart_from_those_of_the_generated_one(
-    total: int, positions: list[int]
-) -> None:
+def test_kernels_names_are_apart_from_generated_ones(total: int, positions: list[int]) -> None:
     kernel = kernel_of(made(3, 4, 5))
     assert positions_of(kernel, 1, total) == positions
     assert kernel.__name__ == "promise_x4_neighbours"
     assert kernel.__code__.co_name == "promise"  # by which Numba finds the lines of the source
 
 
-def test_a_guard_of_one_position_that_has_no_work() -> None:
+def test_a_guard_of_a_position_without_work() -> None:
     assert positions_of(kernel_of(made(3), made(3)), 1, 8) == [4, 5, 6, 7]
     assert positions_of(kernel_of(made(3), made(3)), 0, 8) == [0, 1, 2, 3]
 

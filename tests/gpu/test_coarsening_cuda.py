@@ -176,7 +176,7 @@ def test_automatic_blocks_are_within_the_launch_bounds() -> None:
     assert (explained.elements, explained.block) == (4, (128, 1, 1))
 
 
-def test_a_block_too_large_for_the_code_rules_out_no_other() -> None:
+def test_a_too_large_block_rules_out_no_other() -> None:
     kernel = na.launcher(cuda.jit(launch_bounds=256)(add))
     arrays = numbers("f4")
     with pytest.raises(na.errors.LaunchError):
@@ -184,7 +184,7 @@ def test_a_block_too_large_for_the_code_rules_out_no_other() -> None:
     assert kernel[4096, 256].explain(*arrays).elements == 4
 
 
-def test_a_call_of_wrong_types_rules_out_no_other() -> None:
+def test_a_wrongly_typed_call_rules_out_no_other() -> None:
     kernel = na.launcher(cuda.jit(add))
     z, x, y = numbers("f4")
     with pytest.raises(na.errors.KernelCompileError):
@@ -192,7 +192,7 @@ def test_a_call_of_wrong_types_rules_out_no_other() -> None:
     assert kernel.explain(z, x, y).elements == 4
 
 
-def test_functions_of_numba_cuda_are_those_of_the_kernel_as_written() -> None:
+def test_functions_of_numba_cuda_are_those_of_originals() -> None:
     def counts(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
         i = cuda.grid(1)
         if i < x.shape[0]:
@@ -287,9 +287,7 @@ def test_coarsened_variants_come_from_numbas_disk_cache(
     assert second == ["2.0 1", "3.0 1", "0"]
 
 
-def test_random_kernels_have_the_bits_of_the_kernel_as_written(
-    python: str, python_env: dict[str, str]
-) -> None:
+def test_random_kernels_have_the_originals_bits(python: str, python_env: dict[str, str]) -> None:
     program = [python, "-m", "tests.stress.plain_kernels", "40", "cuda"]
     done = subprocess.run(
         program, env=python_env, capture_output=True, text=True, timeout=300, cwd=ROOT

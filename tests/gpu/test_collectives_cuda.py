@@ -135,6 +135,6 @@ def test_a_process_that_dies_fails_the_other(processes: Processes, name: str) ->
     assert len(errors) == 2, errors
 
 
-def test_a_process_that_does_not_come_fails_the_other_in_time(processes: Processes) -> None:
+def test_an_absent_process_fails_the_other_in_time(processes: Processes) -> None:
     error, _ = processes.results_of("one_is_late", timeout=3.0)
     assert "has not called the same in 3.0 s" in error

@@ -149,7 +149,7 @@ def test_finalisers_of_the_backend_never_raise(
     assert raised == []
 
 
-async def test_a_ring_says_that_all_went_well_so_the_driver_is_not_asked(
+async def test_a_good_ring_asks_the_driver_nothing(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await rung_once(stream)
@@ -246,7 +246,7 @@ def test_nothing_vouches_for_a_fault(python: str, python_env: dict[str, str]) ->
     assert result.stdout.split() == ["asleep", "True", "vouched", "False"], result.stderr
 
 
-def test_the_status_that_is_asked_for_is_the_drivers(
+def test_the_asked_status_is_the_drivers(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stream whose word has moved although the driver reports a fault."""
@@ -281,7 +281,7 @@ async def test_a_long_kernel_is_waited_for_asleep(device: na.Device) -> None:
     assert cpu < 0.2 * wall, "looked instead of sleeping"
 
 
-async def test_only_what_takes_long_and_was_not_foreseen_rings(
+async def test_only_long_unforeseen_work_rings(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that the test holds: a GPU that others use, too, may take any time."""

@@ -64,7 +64,7 @@ def test_every_field_arrives(device: na.Device, a: Any) -> None:
 @pytest.mark.parametrize(
     "dtype", ["?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d", "F", "D"]
 )
-def test_scalars_of_every_width_lie_where_the_kernel_looks(device: na.Device, dtype: str) -> None:
+def test_scalars_of_every_width_are_found_by_kernels(device: na.Device, dtype: str) -> None:
     @na.launcher
     @cuda.jit
     def put(z: na.KernelOutput, a, v, b):
@@ -78,7 +78,7 @@ def test_scalars_of_every_width_lie_where_the_kernel_looks(device: na.Device, dt
     assert all(v.packed for v in variants(put))
 
 
-def test_what_does_not_fit_the_buffer_is_launched_by_numba(device: na.Device) -> None:
+def test_arguments_beyond_the_buffer_are_launched_by_numba(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def put(z: na.KernelOutput, pair):
@@ -219,14 +219,14 @@ def test_host_buffers_are_page_locked_and_used_again(device: na.Device) -> None:
     assert second[:10_000].sum() == 10_000
 
 
-def test_a_thread_that_has_not_used_the_device_may_ask_an_event(device: na.Device) -> None:
+def test_a_thread_new_to_devices_may_ask_events(device: na.Device) -> None:
     event, stream = device.backend.new_event(timing=False), device.new_stream()
     stream.backend.record(event)
     stream.synchronize()
     assert begin(event.query)()
 
 
-def test_chunks_of_the_ring_are_page_locked_and_used_again(device: na.Device) -> None:
+def test_chunks_of_the_ring_are_pinned_and_reused(device: na.Device) -> None:
     array = np.arange(2 * device.ring.nbytes // 4, dtype=np.int32)
     t = na.from_host(array).sync()
     np.testing.assert_array_equal(host(t), array)
@@ -245,9 +245,7 @@ def test_chunks_of_the_ring_are_page_locked_and_used_again(device: na.Device) ->
 # --- waiting ---
 
 
-def test_a_fault_is_reported_by_the_await_and_by_everything_after(
-    python: str, python_env: dict[str, str]
-) -> None:
+def test_a_fault_is_reported_by_every_await_after(python: str, python_env: dict[str, str]) -> None:
     program = """
 import time
 import numpy as np

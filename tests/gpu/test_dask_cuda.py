@@ -17,7 +17,7 @@ RECORD = np.dtype([("a", "i4"), ("b", "f8")])
 
 
 @pytest.mark.parametrize("dtype", ["?", "i2", "f8", "F"], ids=str)
-def test_a_frame_of_the_family_cuda_is_the_tensors_memory(device: na.Device, dtype: Any) -> None:
+def test_a_cuda_familys_frame_is_the_tensors_memory(device: na.Device, dtype: Any) -> None:
     values = np.arange(6 * np.dtype(dtype).itemsize, dtype=np.uint8) % 2
     t = put(values.view(dtype).reshape(2, 3))
     header, (frame,) = serialize.cuda_dumps(t)

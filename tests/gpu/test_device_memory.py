@@ -38,7 +38,7 @@ def test_new_sizes_take_the_place_of_old_ones(pool: na.MemoryPool) -> None:
     assert pool.reuse(sizes[-1]) is not None
 
 
-def test_one_block_does_not_take_the_place_of_very_many(pool: na.MemoryPool) -> None:
+def test_one_block_does_not_replace_very_many(pool: na.MemoryPool) -> None:
     many = [na.zeros(256, "u1").sync() for _ in range(250)]
     del many
     assert spare(pool) == 250 * 256

@@ -84,7 +84,7 @@ sys.stdout.buffer.write(pickle.dumps(Ran()))
 
 
 @pytest.mark.parametrize("how", ["damaged", "others can write"])
-def test_what_is_damaged_or_what_others_can_write_is_not_loaded(
+def test_damaged_and_others_writable_files_are_not_loaded(
     tmp_path: Path, python: str, python_env: dict[str, str], how: str
 ) -> None:
     program_twice(PROGRAM, tmp_path, python, python_env)

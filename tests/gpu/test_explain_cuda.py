@@ -145,7 +145,7 @@ def test_ptx_is_the_kernels(device: na.Device) -> None:
     assert "fma.rn.f32" in ptx
 
 
-def test_sass_is_the_kernels_or_says_what_to_install(device: na.Device) -> None:
+def test_sass_is_the_kernels_or_names_a_package(device: na.Device) -> None:
     explained = saxpy.explain(na.meta(N), np.float32(2), na.meta(N))
     tools = ("nvdisasm", "cuobjdump")
     if any(shutil.which(t) or pathfinder.find_nvidia_binary_utility(t) for t in tools):

@@ -76,7 +76,7 @@ def test_many_arguments_need_few_bridges(device: na.Device, library: Library) ->
 # --- kept ----------------------------------------------------------------------------------
 
 
-async def test_memory_is_not_given_back_while_a_kernel_waits(
+async def test_memory_is_not_returned_while_kernels_wait(
     device: na.Device, library: Library, stream: na.Stream, gate: Gate
 ) -> None:
     out = await na.zeros(SIZE)
@@ -124,7 +124,7 @@ async def test_work_waits_for_the_librarys_stream(
     assert ((host if host is not None else await out.to_host()) == 5).all()
 
 
-async def test_work_waits_for_what_was_enqueued_when_the_array_came(
+async def test_work_waits_for_what_an_array_brought(
     device: na.Device, library: Library, stream: na.Stream, producer: na.Stream, shut: Gate
 ) -> None:
     x, out = library.ones(), [await na.zeros(SIZE) for _ in range(2)]
@@ -144,7 +144,7 @@ async def test_work_waits_for_what_was_enqueued_when_the_array_came(
         assert ((await each.to_host()) == 5).all()
 
 
-async def test_an_interface_that_names_its_stream_is_waited_for(
+async def test_an_interface_naming_its_stream_is_awaited(
     device: na.Device, stream: na.Stream, producer: na.Stream, shut: Gate
 ) -> None:
     cuda.select_device(device.ordinal)

@@ -66,7 +66,7 @@ async def test_the_legacy_default_stream_is_awaited(device: na.Device, library: 
 
 
 @pytest.mark.isolated
-async def test_the_driver_orders_the_legacy_default_stream_with_blocking_ones(
+async def test_the_legacy_default_stream_orders_blocking_ones(
     device: na.Device,
 ) -> None:
     numba_library(device)

@@ -38,7 +38,7 @@ def library(request: pytest.FixtureRequest, device: na.Device) -> Library:
     return loaded(request.param, device)
 
 
-async def test_a_stream_that_another_library_captures_is_left_alone(device: na.Device) -> None:
+async def test_a_stream_captured_by_libraries_is_left_alone(device: na.Device) -> None:
     cupy = pytest.importorskip("cupy")
     library = cupy_library(device)
     compiled()
@@ -74,7 +74,7 @@ async def test_a_stream_that_another_library_captures_is_left_alone(device: na.D
     assert (library.host(x) == 3).all() and (await z.to_host() == 2).all()
 
 
-async def test_what_was_in_flight_ends_while_another_library_captures(device: na.Device) -> None:
+async def test_work_in_flight_ends_during_foreign_captures(device: na.Device) -> None:
     cupy = pytest.importorskip("cupy")
     cupy_library(device)
     compiled()

@@ -103,7 +103,7 @@ def test_a_handle_that_comes_again_is_another_stream(device: na.Device) -> None:
     assert (z.to_host().sync() == 2).all()
 
 
-def test_streams_that_come_and_go_need_no_more_pages(
+def test_streams_that_come_and_go_need_no_pages(
     device: na.Device, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = pytest.importorskip("numbasync.backend.cuda.completion_words")
@@ -117,7 +117,7 @@ def test_streams_that_come_and_go_need_no_more_pages(
     assert (z.to_host().sync() == 200).all()
 
 
-def test_our_queue_is_nobody_elses_as_long_as_numba_has_it(device: na.Device) -> None:
+def test_our_queue_is_ours_while_numba_has_it(device: na.Device) -> None:
     stream = device.new_stream()
     number, theirs = stream.backend.handle_number, stream.numba
     del stream

@@ -104,7 +104,7 @@ WAYS: dict[str, Callable[[na.Tensor, Any], Enqueue]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_work_of_both_runs_in_the_order_in_which_it_was_enqueued(
+async def test_work_of_both_runs_in_enqueuing_order(
     device: na.Device, library: Library, way: str
 ) -> None:
     s, x = library.stream(), library.ones()

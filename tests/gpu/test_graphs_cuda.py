@@ -141,7 +141,7 @@ def test_a_capture_that_another_thread_invalidates_is_repeated(device: na.Device
     assert elements(z) == [3] * 8
 
 
-def test_a_thread_waits_for_the_device_while_another_captures(device: na.Device) -> None:
+def test_a_thread_waits_for_devices_while_another_captures(device: na.Device) -> None:
     z = na.zeros(8).sync()
     over = threading.Event()
 
@@ -201,9 +201,7 @@ def test_what_the_driver_holds(device: na.Device, stream: na.Stream) -> None:
     assert elements(wide) == [1.5] * 8
 
 
-def test_a_debug_kernel_has_more_nodes_and_cannot_be_changed(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_debug_kernels_nodes_cannot_be_changed(device: na.Device, stream: na.Stream) -> None:
     @na.launcher
     @cuda.jit(debug=True, opt=False)
     def checked(z: na.KernelOutput):

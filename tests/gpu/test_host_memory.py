@@ -47,7 +47,7 @@ def test_surplus_is_unlocked_by_a_thread(
     assert na.ones(10).to_host().sync().sum() == 10
 
 
-async def test_small_copies_behind_a_held_stream_lock_no_pages(
+async def test_small_copies_behind_held_streams_lock_no_pages(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numbasync.backend.cuda import pinned_memory
@@ -70,7 +70,7 @@ async def test_small_copies_behind_a_held_stream_lock_no_pages(
         np.testing.assert_array_equal(found, array + i)
 
 
-def test_blocks_of_all_sizes_are_apart_and_come_back(device: na.Device) -> None:
+def test_blocks_of_all_sizes_are_apart_and_return(device: na.Device) -> None:
     from numbasync.backend.cuda.pinned_memory import PinnedPool
 
     pool = PinnedPool(device.backend)  # type: ignore[arg-type]  # of this kind
@@ -88,7 +88,7 @@ def test_blocks_of_all_sizes_are_apart_and_come_back(device: na.Device) -> None:
     assert sorted((block.address, len(block)) for block in again) == places
 
 
-def test_threads_that_need_a_slab_at_once_lose_none(device: na.Device) -> None:
+def test_threads_that_need_a_slab_lose_none(device: na.Device) -> None:
     from numbasync.backend.cuda.pinned_memory import PinnedPool
 
     pool = PinnedPool(device.backend)  # type: ignore[arg-type]  # of this kind

@@ -156,7 +156,7 @@ def test_many_rounds_of_both_need_no_wait(device: na.Device, torch: Any) -> None
 # --- the way back ----------------------------------------------------------------------------
 
 
-async def test_pytorch_comes_behind_what_is_enqueued_in_the_block(
+async def test_pytorch_comes_behind_the_blocks_work(
     device: na.Device, torch: Any, stream: na.Stream, gate: Gate
 ) -> None:
     z, x = torch.zeros(SIZE, device="cuda"), torch.ones(SIZE, device="cuda")
@@ -211,7 +211,7 @@ def test_a_captured_graph_has_the_launch(device: na.Device, torch: Any) -> None:
         assert (w.cpu().numpy() == 2 * (n + 2)).all()
 
 
-def test_a_capture_outlives_launches_that_cannot_be_part_of_it(
+def test_a_capture_outlives_launches_that_cannot_join(
     device: na.Device, torch: Any, stream: na.Stream
 ) -> None:
     x, z = torch.ones(SIZE, device="cuda"), torch.zeros(SIZE, device="cuda")
@@ -241,7 +241,7 @@ async def test_a_launch_there_can_be_awaited(device: na.Device, torch: Any) -> N
 # --- memory ----------------------------------------------------------------------------------
 
 
-async def test_memory_of_a_dropped_array_is_kept_until_its_use_has_ended(
+async def test_a_dropped_arrays_memory_outlives_its_use(
     device: na.Device, torch: Any, stream: na.Stream, gate: Gate
 ) -> None:
     out = await na.zeros(SIZE)
@@ -269,7 +269,7 @@ async def test_memory_of_a_dropped_array_is_kept_until_its_use_has_ended(
         lambda torch: torch.eye(8, device="cuda").to_sparse(),
     ],
 )
-def test_what_pytorch_does_not_lend_is_refused_as_an_argument(
+def test_memory_pytorch_does_not_lend_is_refused(
     device: na.Device, torch: Any, make: Callable[[Any], Any]
 ) -> None:
     z = na.zeros(8).sync()

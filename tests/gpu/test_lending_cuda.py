@@ -23,9 +23,7 @@ pytestmark = [
 ]
 
 
-def test_a_tensor_is_lent_without_a_copy_and_comes_back_as_itself(
-    device: na.Device, library: Library
-) -> None:
+def test_a_tensor_is_lent_and_returned_without_copies(device: na.Device, library: Library) -> None:
     t = na.arange(SIZE).sync()
     assert t.__dlpack_device__() == (2, device.ordinal)
     y = library.take(t)
@@ -42,7 +40,7 @@ def test_a_tensor_is_lent_without_a_copy_and_comes_back_as_itself(
         saxpy(t, 1.0, y)
 
 
-def test_a_lent_tensor_lives_as_long_as_the_borrower(device: na.Device, library: Library) -> None:
+def test_a_lent_tensor_lives_with_its_borrower(device: na.Device, library: Library) -> None:
     before = used(device)
     t = na.full(SIZE, 3).sync()
     y = library.take(t)
@@ -121,7 +119,7 @@ async def test_a_borrower_may_ask_for_no_order(
     consumer.backend.synchronize()
 
 
-async def test_an_array_goes_from_library_to_library_in_order(
+async def test_an_array_passes_between_libraries_in_order(
     device: na.Device, producer: na.Stream, shut: Gate
 ) -> None:
     one, two = cupy_library(), torch_library()
@@ -145,7 +143,7 @@ async def test_an_array_goes_from_library_to_library_in_order(
     assert (two.host(out) == 5).all()
 
 
-async def test_the_interface_names_a_stream_behind_all_that_is_pending(
+async def test_the_interface_names_a_stream_behind_pending_work(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     t = await na.zeros(SIZE)
@@ -183,7 +181,7 @@ def test_what_cannot_be_lent_is_refused(device: na.Device) -> None:
     assert not hasattr(na.meta(3).sync(), "__dlpack_device__")
 
 
-def test_memory_for_reading_stays_so_when_it_is_lent_on(device: na.Device) -> None:
+def test_readonly_memory_stays_so_when_lent_on(device: na.Device) -> None:
     t = na.as_tensor(ReadOnly(cuda.to_device(np.ones(8, np.float32))))
     with pytest.raises(LauncherError, match="reading only"):
         add_one(t)

@@ -102,7 +102,7 @@ def test_kernels_that_numba_launches(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z), np.arange(255, -1, -1))
 
 
-def test_all_that_the_device_has_and_one_byte_more(device: na.Device) -> None:
+def test_all_of_the_devices_memory_and_one_byte(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def ends(z: na.KernelOutput):

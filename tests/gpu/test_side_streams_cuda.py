@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-async def test_what_is_dropped_on_a_side_stream_is_kept_for_our_launch(
+async def test_memory_dropped_on_side_streams_outlives_our_launch(
     device: na.Device, library: Library, stream: na.Stream, producer: na.Stream, gate: Gate
 ) -> None:
     out = await na.zeros(SIZE)
@@ -44,7 +44,7 @@ async def test_what_is_dropped_on_a_side_stream_is_kept_for_our_launch(
     assert ((await out.to_host()) == 5).all()
 
 
-async def test_a_side_stream_has_used_what_was_dropped_before_we_use_it_again(
+async def test_a_side_stream_uses_dropped_memory_before_us(
     device: na.Device, library: Library, stream: na.Stream, producer: na.Stream, shut: Gate
 ) -> None:
     out = library.ones()
@@ -68,7 +68,7 @@ async def test_a_side_stream_has_used_what_was_dropped_before_we_use_it_again(
     assert all([(await p.to_host() == 66).all() for p in poison])
 
 
-async def test_a_launch_on_a_side_stream_is_in_order_with_what_is_dropped_there(
+async def test_a_side_streams_launch_is_behind_dropped_memory(
     device: na.Device, library: Library, producer: na.Stream, shut: Gate
 ) -> None:
     there: Any = na.launcher(stream="caller")(copy_to.kernel)

@@ -36,7 +36,7 @@ async def test_they_work_side_by_side(device: na.Device) -> None:
         np.testing.assert_array_equal(host, np.full(10_000, k + 20, np.int32))
 
 
-def test_what_belongs_to_one_is_refused_by_the_other(device: na.Device) -> None:
+def test_one_devices_things_are_refused_by_the_other(device: na.Device) -> None:
     first, second = both()
     z = na.zeros(10, np.int32).sync_on(first.new_stream())
     with pytest.raises(DeviceMismatchError):
@@ -47,7 +47,7 @@ def test_what_belongs_to_one_is_refused_by_the_other(device: na.Device) -> None:
     assert z.to_host().sync_on(first.new_stream()).sum() == 10
 
 
-def test_an_array_without_dlpack_is_of_the_gpu_that_it_lies_on(device: na.Device) -> None:
+def test_an_array_without_dlpack_tells_its_gpu(device: na.Device) -> None:
     for gpu in (*both(), *both()):
         with na.use_device(gpu):
             cuda.select_device(gpu.ordinal)

@@ -62,7 +62,7 @@ def test_peer_copies_of_every_size_both_ways(device: na.Device, nbytes: int) -> 
         np.testing.assert_array_equal(on(far, u.to_host()), array)
 
 
-def test_direct_access_is_enabled_once_for_each_ordered_pair(device: na.Device) -> None:
+def test_direct_access_is_enabled_once_a_pair(device: na.Device) -> None:
     near, far = gpus()
     t = on(near, na.ones(1000))
     before = na.to_device(t, far).sync()
@@ -142,7 +142,7 @@ for device in na.devices("cuda")[:2]:
 """
 
 
-def test_a_process_with_many_kernels_on_two_gpus_ends_well(tmp_path: Path) -> None:
+def test_many_kernels_on_two_gpus_end_well(tmp_path: Path) -> None:
     """Numba's modules are not unloaded twice."""
     count = 12  # more than Numba lets wait
     names = ", ".join(f"add_{i}" for i in range(count))

@@ -58,7 +58,7 @@ def test_a_product_equals_numpys(device: na.Device) -> None:
         np.testing.assert_array_equal(host(z), x @ y)
 
 
-def test_indices_of_a_product_are_not_tested_for_their_signs(
+def test_products_indices_are_not_tested_for_signs(
     monkeypatch: pytest.MonkeyPatch, device: na.Device
 ) -> None:
     def sign_tests(kernel: na.Launcher) -> int:
@@ -79,13 +79,13 @@ def test_negative_indices_count_from_the_end(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z), x[i - 3] + x[-1 - i] + x[-2])
 
 
-def test_a_mistake_is_reported_in_the_kernel_as_written(device: na.Device) -> None:
+def test_a_mistake_is_reported_in_the_original_kernel(device: na.Device) -> None:
     with pytest.raises(KernelCompileError, match=r'z\[i\] = x\[i\] \+ "1"') as refusal:
         mistyped[1, 1](na.zeros(4), na.zeros(4)).sync()
     assert "__numbasync_unsigned" not in str(refusal.value)
 
 
-def test_a_global_that_changes_is_read_by_the_next_variant(device: na.Device) -> None:
+def test_a_changed_global_reaches_the_next_variant(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def scaled(z: na.KernelOutput):

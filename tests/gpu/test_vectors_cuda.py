@@ -134,7 +134,7 @@ def test_shared_memory_is_accessed_by_vectors(device: na.Device) -> None:
 # --- literals, and what the compiler makes of constants ---
 
 
-def test_a_literal_unrolls_loops_and_keeps_arrays_in_registers(device: na.Device) -> None:
+def test_a_literal_unrolls_loops_and_uses_registers(device: na.Device) -> None:
     def body(z: Any, x: Any, n: Any) -> None:
         i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
         if i < z.shape[0]:

@@ -17,7 +17,7 @@ from numbasync.testing import Gate, gate, inject
 from tests.common import add_one, compiled, elements, used
 
 
-def test_what_is_refused_leaves_no_memory_in_the_graph(
+def test_refused_operations_leave_no_memory_in_the_graph(
     device: na.Device, stream: na.Stream
 ) -> None:
     z, square = na.zeros(8).sync(), na.zeros((8, 8)).sync()
@@ -37,9 +37,7 @@ def test_what_is_refused_leaves_no_memory_in_the_graph(
     assert used(device) == start
 
 
-def test_a_refused_operation_that_came_after_a_failed_one_leaves_no_failure(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_refusal_after_a_failure_leaves_no_failure(device: na.Device, stream: na.Stream) -> None:
     z, x = na.zeros(8).sync(), na.ones(8).sync()
 
     def fail(_: object) -> na.DeviceOp[Any]:
@@ -78,7 +76,7 @@ def test_a_capture_collects_garbage_before_memory_is_out(
         device.pool = before
 
 
-def test_a_shared_operation_of_a_failed_capture_has_not_given_memory_that_nobody_wrote(
+def test_a_failed_captures_shared_operation_gave_no_memory(
     device: na.Device, stream: na.Stream
 ) -> None:
     def fail(_: object) -> na.DeviceOp[Any]:
@@ -105,9 +103,7 @@ def test_a_shared_operation_of_a_failed_capture_has_not_given_memory_that_nobody
     assert ran.sync() is x
 
 
-def test_an_error_comes_out_as_itself_and_the_stream_works_on(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_an_error_leaves_as_itself_and_streams_work(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
     before = used(device)
 
@@ -137,7 +133,7 @@ def raising() -> na.Launcher:
     return picky
 
 
-async def test_what_a_debug_kernel_raises_reaches_the_await_of_that_launch(
+async def test_a_debug_kernels_exception_reaches_its_launchs_await(
     device: na.Device, stream: na.Stream
 ) -> None:
     z, limit = await na.zeros(4), await na.full(1, 2)

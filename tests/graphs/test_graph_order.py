@@ -16,7 +16,7 @@ from numbasync.testing import Gate, settle
 from tests.common import add_one, compiled, copy_to, elements, saxpy
 
 
-async def test_a_replay_waits_for_who_writes_its_input_and_they_for_it(
+async def test_replays_and_writers_of_their_inputs_are_ordered(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     compiled()
@@ -154,7 +154,7 @@ def test_two_threads_launch_one_graph(device: na.Device, stream: na.Stream) -> N
     assert elements(z) == [900] * 8
 
 
-async def test_launches_of_a_graph_that_only_reads_follow_each_other(
+async def test_launches_of_a_reading_graph_follow_each_other(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     compiled()
@@ -201,7 +201,7 @@ def test_streams_in_brackets(device: na.Device, stream: na.Stream) -> None:
         s.graph.update(there(None).map(lambda r: r))
 
 
-def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
+def test_derived_operations_are_at_home_on_graph_streams(
     device: na.Device, stream: na.Stream
 ) -> None:
     z = na.zeros(8).sync()
@@ -219,7 +219,7 @@ def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
     assert elements(z) == [3] * 8
 
 
-def test_a_launch_is_at_home_on_the_graphs_stream(device: na.Device, stream: na.Stream) -> None:
+def test_a_launch_is_at_home_on_graph_streams(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
     graph = add_one(z).graph_on(stream)
     with na.use_device(na.devices("cpu")[0]):

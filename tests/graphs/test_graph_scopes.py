@@ -34,7 +34,7 @@ def double(z: na.KernelOutput):
 # --- scopes ---
 
 
-def test_a_scope_as_a_block_and_as_a_closure(device: na.Device, stream: na.Stream) -> None:
+def test_a_scope_as_block_and_as_closure(device: na.Device, stream: na.Stream) -> None:
     z, x = na.zeros(8).sync(), na.ones(8).sync()
 
     def body(s: na.Scope) -> None:
@@ -60,9 +60,7 @@ def test_an_empty_scope(device: na.Device, stream: na.Stream) -> None:
     assert s.graph.nodes == ()
 
 
-def test_the_next_operation_reads_what_the_last_one_wrote(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_the_next_operation_reads_what_was_written(device: na.Device, stream: na.Stream) -> None:
     z = na.ones(8).sync()
     with na.CudaGraph.scope(stream) as s:
         for _ in range(10):
@@ -104,7 +102,7 @@ def test_what_allocates_is_refused_and_leaves_nothing(
     assert elements(z) == [2] * 8
 
 
-def test_an_error_in_a_scope_comes_out_as_itself(device: na.Device, stream: na.Stream) -> None:
+def test_an_error_in_a_scope_leaves_as_itself(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
     with pytest.raises(KeyError, match="mine"), na.CudaGraph.scope(stream) as s:
         s.record(add_one(z))
@@ -146,9 +144,7 @@ def test_nothing_else_runs_inside_a_scope(device: na.Device, stream: na.Stream) 
     assert elements(z) == [3] * 8
 
 
-def test_a_scope_is_opened_once_and_recorded_while_it_is(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_scope_opens_once_to_be_recorded(device: na.Device, stream: na.Stream) -> None:
     z, wrong = na.zeros(8).sync(), list[BaseException]()
     scope = na.CudaGraph.scope(stream)
     for record in (lambda: scope.record(add_one(z)), lambda: scope.fork(), lambda: scope.join()):
@@ -242,7 +238,7 @@ def test_a_branch_ends_when_it_is_joined(device: na.Device, stream: na.Stream) -
                 s.join(wrong)  # type: ignore[arg-type]
 
 
-def test_whatever_order_the_seed_draws_branches_give_the_same(
+def test_branches_give_the_same_in_any_order(
     device: na.Device, stream: na.Stream, seeds: range
 ) -> None:
     a, b, c, out = (na.ones(8).sync() for _ in range(4))
@@ -265,9 +261,7 @@ def test_whatever_order_the_seed_draws_branches_give_the_same(
             )  # fmt: skip
 
 
-def test_what_a_scope_is_given_that_would_record_nothing(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_scope_refuses_what_would_record_nothing(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
 
     async def awaits(s: Any) -> None:

@@ -32,7 +32,7 @@ async def test_update_comes_before_the_next_launch(device: na.Device, stream: na
     assert graph.statistics().updates == 29
 
 
-async def test_update_is_ordered_before_a_launch_on_another_stream(
+async def test_update_is_ordered_before_launches_elsewhere(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     other, array = device.new_stream(), np.full(8, 5, np.float32)
@@ -173,7 +173,7 @@ def test_the_whole_graph_from_a_new_capture(device: na.Device, stream: na.Stream
     assert elements(second) == [60] * 8
 
 
-def test_a_new_kernel_is_compiled_for_a_changed_graph(device: na.Device, stream: na.Stream) -> None:
+def test_a_changed_graph_compiles_a_new_kernel(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
     kernel = fresh()
     graph = add_one(z).graph_on(stream)

@@ -50,7 +50,7 @@ async def test_a_number_that_is_none_is_known_again(device: na.Device) -> None:
         assert len(replayed.graphs) == 1
 
 
-async def test_an_array_that_each_replay_overwrites_is_not_handed_out(device: na.Device) -> None:
+async def test_a_replays_overwritten_array_is_not_handed_out(device: na.Device) -> None:
     x = await na.ones(4)
     for change in (lambda array: array, lambda array: {"a": [array[1:]]}):
         replayed = na.graphed(lambda x, change=change: step(x).to_host().map(change))
@@ -75,7 +75,7 @@ async def test_elements_that_no_tensor_can_have(device: na.Device) -> None:
         replayed(np.array([1, "a"], dtype=object))
 
 
-async def test_strict_ordering_does_not_see_the_places_that_calls_share(
+async def test_strict_ordering_ignores_places_that_calls_share(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     replayed: Any = na.graphed(step)

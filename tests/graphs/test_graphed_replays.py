@@ -51,7 +51,7 @@ def test_later_calls_take_it(stream: na.Stream, no_steps: Any, copies: bool) -> 
             assert call.graph_used is replayed.graphs[0]
 
 
-async def test_it_is_taken_on_the_streams_of_a_policy(device: na.Device, no_steps: Any) -> None:
+async def test_it_runs_on_the_policys_streams(device: na.Device, no_steps: Any) -> None:
     replayed: Any = na.graphed(copies=False)(step)
     x = await na.ones(N)
     await replayed(x)
@@ -193,9 +193,7 @@ def test_a_read_of_an_input_of_the_graph(
     assert read.sync().tolist() == [2] * N
 
 
-def test_a_call_behind_a_read_of_an_input_of_the_graph(
-    stream: na.Stream, passing: Any, gate: Gate
-) -> None:
+def test_a_call_behind_a_read_of_graph_inputs(stream: na.Stream, passing: Any, gate: Gate) -> None:
     """The graph itself, launched in between, only reads its input, and needs not wait."""
     a, b, other = full(1, stream), full(2, stream), stream.device.new_stream()
     given = passing(a).sync_on(other)
@@ -230,7 +228,7 @@ def test_a_read_of_a_copied_result(stream: na.Stream, gate: Gate, no_steps: Any)
     assert read.sync().tolist() == [15] * N
 
 
-def test_a_result_that_is_dropped_in_flight_keeps_its_memory(
+def test_a_result_dropped_in_flight_keeps_its_memory(
     device: na.Device, stream: na.Stream, gate: Gate, no_steps: Any
 ) -> None:
     replayed: Any = na.graphed(step)
@@ -246,7 +244,7 @@ def test_a_result_that_is_dropped_in_flight_keeps_its_memory(
     assert device.memory_stats().used_current == before
 
 
-def test_a_call_behind_a_read_of_the_latest_result(stream: na.Stream, gate: Gate) -> None:
+def test_a_call_behind_reading_the_latest_result(stream: na.Stream, gate: Gate) -> None:
     replayed: Any = na.graphed(copies=False)(step)
     a, b, other = full(1, stream), full(2, stream), stream.device.new_stream()
     given = replayed(a).sync_on(other)
@@ -301,7 +299,7 @@ def test_calls_without_arguments_run_in_order(stream: na.Stream, gate: Gate) -> 
     assert host(z, other) == [4] * N
 
 
-def test_a_graph_that_reads_the_result_behind_a_call(
+def test_a_graph_reading_results_behind_a_call(
     stream: na.Stream, gate: Gate, no_steps: Any
 ) -> None:
     replayed: Any = na.graphed(copies=False)(step)

@@ -59,9 +59,7 @@ def test_a_graph_on_a_stream_of_the_policy(device: na.Device) -> None:
     assert elements(z) == [1] * 8
 
 
-def test_output_is_given_once_and_written_by_each_launch(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_output_is_given_once_and_written_each_launch(device: na.Device, stream: na.Stream) -> None:
     x = na.ones(8).sync()
     graph = na.zeros(8).then(lambda z: saxpy(z, 3.0, x)).output().graph_on(stream)
     out = graph.take_output()
@@ -86,7 +84,7 @@ def test_output_holds_nothing_new_before_the_first_launch(
     assert elements(z) == [2] * 8
 
 
-def test_a_host_array_is_read_when_captured_and_a_pinned_one_at_each_launch(
+def test_host_arrays_are_read_once_pinned_ones_repeatedly(
     device: na.Device, stream: na.Stream
 ) -> None:
     plain, locked = np.ones(8, np.float32), na.pinned(8)
@@ -116,9 +114,7 @@ def test_a_large_array_is_read_when_captured(device: na.Device, stream: na.Strea
         np.testing.assert_array_equal(tensor.to_host().sync(), np.arange(2**21, dtype=np.float32))
 
 
-def test_the_array_of_to_host_is_written_by_each_launch(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_every_launch_writes_the_array_of_to_host(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
     graph = add_one(z).output().to_host().graph_on(stream)
     array = graph.take_output()
@@ -182,9 +178,7 @@ def test_a_kernel_is_compiled_before_the_device_captures(
     assert elements(z) == [2] * 8
 
 
-def test_a_shared_operation_that_ran_before_and_one_that_did_not(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_shared_operations_that_ran_or_did_not(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
     ran, not_yet = na.ones(8).shared(), na.full(8, 5).shared()
     other = device.new_stream()
@@ -244,9 +238,7 @@ def test_topology_names_nodes_by_their_kernels(device: na.Device, stream: na.Str
 # --- other devices, other threads ---
 
 
-def test_a_graph_of_one_device_is_not_launched_on_another(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_graph_does_not_launch_on_another_device(device: na.Device, stream: na.Stream) -> None:
     other = next(d for d in na.devices() if d is not device)
     graph = add_one(na.zeros(8).sync()).graph_on(stream)
     with pytest.raises(DeviceMismatchError):

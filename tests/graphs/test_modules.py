@@ -24,7 +24,7 @@ class Affine(na.Module):
         return step(x, self.factor)
 
 
-async def test_a_module_runs_as_it_is_and_replays_once_warm(device: na.Device) -> None:
+async def test_a_module_replays_once_it_is_warm(device: na.Device) -> None:
     net, x = Affine(3.0), await na.ones(8)
     assert net.graph is None
     for _ in range(2):
@@ -63,7 +63,7 @@ async def test_a_module_that_keeps_its_own_graph(device: na.Device, stream: na.S
         assert (await y.to_host()).tolist() == [value + 1] * 8
 
 
-async def test_a_pass_may_give_a_value_and_must_be_there(device: na.Device) -> None:
+async def test_a_pass_may_give_values_and_must_exist(device: na.Device) -> None:
     class Constant(na.Module):
         def forward(self) -> int:
             return 3
@@ -85,7 +85,7 @@ async def test_a_module_gives_its_memory_back(device: na.Device) -> None:
     assert used(device) == start
 
 
-async def test_a_pass_that_cannot_be_captured_runs_on_as_it_is(device: na.Device) -> None:
+async def test_a_pass_that_cannot_be_captured_runs_on(device: na.Device) -> None:
     array = np.zeros(4, np.float32)
 
     class Reads(na.Module):
@@ -100,7 +100,7 @@ async def test_a_pass_that_cannot_be_captured_runs_on_as_it_is(device: na.Device
     assert array.tolist() == [7] * 4
 
 
-async def test_a_module_replays_from_the_end_of_its_warming_up(device: na.Device) -> None:
+async def test_a_module_replays_once_its_warm_up_ends(device: na.Device) -> None:
     class Step(na.Module):
         passes = 0
 
@@ -120,7 +120,7 @@ async def test_a_module_replays_from_the_end_of_its_warming_up(device: na.Device
     assert net.passes == 4
 
 
-async def test_a_pass_that_is_a_coroutine_function_is_refused(device: na.Device) -> None:
+async def test_a_coroutine_functions_pass_is_refused(device: na.Device) -> None:
     class Awaits(na.Module):
         async def forward(self, x: na.Tensor) -> na.Tensor:
             return await step(x)

@@ -33,7 +33,7 @@ def held(lock: Any) -> bool:
     return found[0]
 
 
-def test_a_graph_takes_its_place_at_its_buffers_while_nobody_leases_them(
+def test_a_graph_takes_its_place_at_unleased_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = na.devices("cpu")[0]
@@ -52,7 +52,7 @@ def test_a_graph_takes_its_place_at_its_buffers_while_nobody_leases_them(
     assert seen == [(True, True)] * 6
 
 
-def test_a_quick_launch_keeps_other_devices_from_what_they_share(
+def test_a_quick_launch_excludes_devices_from_shared_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = na.devices("cpu")[0]
@@ -127,7 +127,7 @@ def test_the_seed_draws_the_order_of_many_commands() -> None:
     assert drawn[:3] == [4999, 5000, 5001], "the last that is ready, which frees the next"
 
 
-def test_who_comes_after_a_quick_launch_that_was_interrupted_waits_for_it(
+def test_an_interrupted_quick_launch_is_awaited_by_followers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = na.devices("cpu")[0]

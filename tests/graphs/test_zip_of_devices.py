@@ -50,7 +50,7 @@ async def test_graphs_of_two_devices_in_one_zip(pair: Pair) -> None:
     assert (a.count, b.count) == (7, 4)
 
 
-async def test_they_run_at_the_same_time_and_the_zip_waits_for_both(pair: Pair) -> None:
+async def test_they_run_together_and_zip_waits_for_both(pair: Pair) -> None:
     a, b = map(Counting, pair)
     for held, free in ((a, b), (b, a)):
         with Gate(held.stream):

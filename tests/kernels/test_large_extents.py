@@ -132,7 +132,7 @@ def compare(call: Any, arrays: list[Any], want: Any) -> None:
     np.testing.assert_allclose(host(out), want, rtol=1e-5, atol=1e-5)
 
 
-def test_the_cpu_device_has_the_limits_of_a_gpu(cpu: na.Device) -> None:
+def test_the_cpu_device_has_a_gpus_limits(cpu: na.Device) -> None:
     assert cpu.limits.max_grid == (2**31 - 1, MOST, MOST)
     for name in ("layer_norm rows, cut by the caller", "grey rows", "look_up rows"):
         tile, made = CASES[name]
@@ -148,7 +148,7 @@ def test_the_cpu_device_has_the_limits_of_a_gpu(cpu: na.Device) -> None:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_whole_tensors_are_cut_by_the_kernels_own_tiles(
+def test_whole_tensors_are_cut_by_own_tiles(
     device: na.Device, kernel: Any, out: Any, grid: Any
 ) -> None:
     rest = {

@@ -106,7 +106,7 @@ async def test_groups_of_rows(device: na.Device, offsets: list[int] | None) -> N
     assert (got[ends[-1] :] == 7).all()
 
 
-def test_the_tile_by_which_a_result_is_done_first() -> None:
+def test_the_tile_that_finishes_a_result_first() -> None:
     square = [tile_of(n, n, 132) for n in (8192, 4096, 2048, 1024, 100)]
     assert square == [(128, 128), (128, 128), (128, 128), (64, 64), (64, 64)]
     layers = [tile_of(4096, n, 132) for n in (384, 1152, 1536, 4096)]

@@ -58,7 +58,7 @@ def test_embedding(device: na.Device, shape: tuple[int, int, int]) -> None:
     within(host(out), nn.embedding_reference(ids, kinds, *tables), bound)
 
 
-def test_a_number_that_is_no_row_makes_its_token_nan(device: na.Device) -> None:
+def test_an_invalid_row_number_makes_its_token_nan(device: na.Device) -> None:
     ids = np.array([[0, 4, -1, 5, 3, 2**31 - 1]], np.int32)
     kinds = np.array([[0, 1, 0, 0, 2, 1]], np.int32)
     out = na.zeros((1, 6, 3)).sync()

@@ -121,7 +121,7 @@ async def test_more_rows_a_key_than_blocks_along_y(
 
 
 @pytest.mark.full
-async def test_a_graph_is_replayed_with_other_lengths_and_pages(device: na.Device) -> None:
+async def test_a_graph_replays_with_other_lengths_and_pages(device: na.Device) -> None:
     first, then = cached(), cached(lengths=(0, 600, 3, 70, 5))
     tensors = first.tensors()
     out = await na.zeros(first.q.shape)

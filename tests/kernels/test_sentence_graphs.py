@@ -49,7 +49,7 @@ def test_a_graph_is_the_launches_and_nothing_else(device: na.Device) -> None:
     na.run(main())
 
 
-def test_a_chain_of_the_same_launches_can_be_captured(device: na.Device) -> None:
+def test_a_chain_of_equal_launches_is_captured(device: na.Device) -> None:
     inputs = batch(TEXTS, SMALL)
 
     async def main() -> None:

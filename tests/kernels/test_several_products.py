@@ -174,7 +174,7 @@ async def test_a_long_product_is_computed_in_parts(device: na.Device, dtype: str
     np.testing.assert_array_equal(await out.to_host(), a @ b + np.arange(n))
 
 
-def test_tiles_become_smaller_and_k_is_divided_where_tiles_would_be_few() -> None:
+def test_few_tiles_become_smaller_and_divide_k() -> None:
     square = [tiling(n, n, n // 64, 132) for n in (8192, 4096, 2048, 1024, 128)]
     assert square == [(256, 1), (256, 1), (256, 1), (64, 1), (64, 1)]
     assert tiling(128, 4096, 64, 132) == (64, 2)

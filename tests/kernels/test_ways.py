@@ -68,7 +68,7 @@ async def test_a_product_is_chosen_once_for_a_kind(device: na.Device, chosen: li
     assert len(chosen) == 4
 
 
-async def test_strides_are_of_the_kind_where_no_fingerprint_has_them(
+async def test_strides_are_known_where_no_fingerprint_has_them(
     device: na.Device, chosen: list[Any]
 ) -> None:
     x, y = matrix(1, 8, 1), matrix(8, 5, 2)
@@ -87,7 +87,7 @@ async def test_strides_are_of_the_kind_where_no_fingerprint_has_them(
     assert len(chosen) == 5
 
 
-async def test_what_does_not_fit_is_refused_behind_products_that_did(
+async def test_a_misfit_is_refused_behind_fitting_products(
     device: na.Device, chosen: list[Any]
 ) -> None:
     a, b, out = [await na.zeros(shape) for shape in ((4, 4), (4, 4), (4, 4))]

@@ -105,7 +105,7 @@ def test_a_numpy_array_is_an_output(device: na.Device) -> None:
     assert saxpy(na.inout(empty), 1.0, empty).sync().z is empty
 
 
-async def test_a_large_array_is_there_when_it_is_awaited(device: na.Device) -> None:
+async def test_a_large_array_is_there_when_awaited(device: na.Device) -> None:
     z = np.zeros(1 << 20, np.float32)
     x = np.ones_like(z)
     for n in (1, 2):
@@ -116,9 +116,7 @@ async def test_a_large_array_is_there_when_it_is_awaited(device: na.Device) -> N
     assert all((o == 1).all() for o in others)
 
 
-def test_an_array_that_is_still_to_be_written_is_not_read(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_an_array_still_unwritten_is_not_read(device: na.Device, stream: na.Stream) -> None:
     z, out, x = (np.zeros(8, np.float32) for _ in range(3))
     for follow in (
         lambda r: saxpy(na.inout(r.z), 1.0, x),
@@ -138,7 +136,7 @@ def test_an_array_that_is_still_to_be_written_is_not_read(
     assert (locked == 2).all()
 
 
-def test_in_graphs_page_locked_memory_is_read_and_written_at_each_launch(device: na.Device) -> None:
+def test_graphs_use_page_locked_memory_at_each_launch(device: na.Device) -> None:
     ones = na.ones(8).sync()
     locked = na.pinned(8)
     locked[:] = 0
@@ -396,7 +394,7 @@ def test_rows_of_a_matrix_are_visited_once(device: na.Device) -> None:
     assert (host(z) == 2).all()
 
 
-def test_an_inout_meets_no_array_of_a_tuple_and_gives_back_what_it_was_given(
+def test_an_inout_gives_back_its_array_without_tuples(
     device: na.Device,
 ) -> None:
     z, days = np.zeros(4, np.float32), np.zeros(4, "M8[D]")

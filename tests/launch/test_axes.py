@@ -86,7 +86,7 @@ def test_no_element_is_visited_twice(body: Callable[..., None], wish: dict[str, 
         assert form != "whole" or wish or rank in covered, (rank, found)
 
 
-def test_a_kernel_that_asks_for_one_axis_is_launched_over_it() -> None:
+def test_a_kernel_of_one_axis_launches_over_it() -> None:
     kernel = na.launcher(cuda.jit(by_x))
     assert launched(kernel, meta((1000, 16))) == grids.Geometry((4, 1, 1), (256, 1, 1))
     kernel = na.launcher(threads=32)(cuda.jit(by_x_and_y))
@@ -96,7 +96,7 @@ def test_a_kernel_that_asks_for_one_axis_is_launched_over_it() -> None:
     assert launched(kernel, meta((8, 0))).grid == (1, 0, 1)
 
 
-def test_where_that_is_not_certain_it_is_refused_and_told_what_to_write() -> None:
+def test_uncertain_axes_are_refused_with_what_to_write() -> None:
     for body in (flat, flat_by_product):
         kernel = na.launcher(cuda.jit(body))
         with pytest.raises(LaunchError) as error:
@@ -133,7 +133,7 @@ def tally(total, x):
     cuda.atomic.add(total, 0, x[i + 1] - x[i])
 
 
-def test_a_launch_that_leaves_threads_out_is_refused_and_told_what_to_write() -> None:
+def test_a_launch_leaving_threads_out_is_refused() -> None:
     kernel = na.launcher(cuda.jit(by_column_and_row))
     for z in (meta((300, 20)), meta((20, 300)), meta((300, 20)).partition((16, 16))):
         with pytest.raises(LaunchError, match=r"with 300, but there are 32 (.|\n)*axes=\(1, 0\)"):
@@ -152,14 +152,14 @@ def test_a_launch_that_leaves_threads_out_is_refused_and_told_what_to_write() ->
         assert grids.resolve(request, LIMITS, 1024, lambda: 256).grid == (4, 1, 1)
 
 
-def test_a_mapped_partition_is_refused_for_a_kernel_that_does_not_walk() -> None:
+def test_mapped_partitions_are_refused_by_kernels_without_walks() -> None:
     kernel = na.launcher(cuda.jit(by_x))
     with pytest.raises(LaunchError, match=r"with 37, but there are 32 (.|\n)*gridsize\(1\)"):
         launched(kernel, meta((37,)).partition(16).map(2))
     assert launched(kernel, meta((32,)).partition(16).map(2)).grid == (2, 1, 1)
 
 
-def test_it_is_launched_where_others_may_do_their_work() -> None:
+def test_it_launches_where_others_may_do_work() -> None:
     def strided(total: Any, x: Any) -> None:
         for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
             cuda.atomic.add(total, 0, x[i])

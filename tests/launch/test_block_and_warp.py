@@ -209,7 +209,7 @@ def test_sums_that_begin_with_a_number(device: na.Device) -> None:
     assert (host(result.x) == i % WARP * 2 + 3).all()
 
 
-def test_inputs_are_found_and_threads_stay_as_they_are() -> None:
+def test_inputs_are_found_and_threads_stay() -> None:
     @na.launcher
     @cuda.jit
     def undeclared(z, x):

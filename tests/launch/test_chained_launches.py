@@ -50,7 +50,7 @@ HANDED_ON: dict[str, Callable[[na.DeviceOp[Any]], Any]] = {
 
 @pytest.mark.parametrize("second", [doubled, undeclared], ids=lambda k: k.name)
 @pytest.mark.parametrize("cut", PARTITIONS)
-def test_what_a_launch_gives_is_an_input_of_the_next(
+def test_a_launchs_result_is_the_nexts_input(
     device: na.Device, cut: str, second: na.Launcher
 ) -> None:
     x = na.ones(32).sync()
@@ -90,7 +90,7 @@ def test_chains_in_graphs(device: na.Device) -> None:
 # --- what cannot be is refused by the call ---
 
 
-def test_what_is_known_before_it_runs_is_checked_by_the_call(device: na.Device) -> None:
+def test_known_results_are_checked_by_the_call(device: na.Device) -> None:
     x, z, out = (na.zeros(32).sync() for _ in range(3))
     part = z.partition(8)
     with pytest.raises(AliasError, match="x are in the same storage"):

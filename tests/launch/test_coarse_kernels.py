@@ -74,7 +74,7 @@ def test_a_thread_loads_16_bytes_of_aligned_arrays(dtype: str, elements: int) ->
     assert device.asked[0].block == 0
 
 
-def test_positions_are_a_blocks_width_apart_in_unaligned_arrays() -> None:
+def test_positions_are_a_block_apart_in_unaligned_arrays() -> None:
     device = Compiled()
     assert choose(aligned=False, threads=128, device=device).elements == 4
     assert device.asked[0].block == 128
@@ -131,7 +131,7 @@ def test_the_coarsened_axis_is_that_of_neighbouring_elements(
     assert kernels.block(LIMITS, (30, 30)) is None
 
 
-def test_a_variant_that_cannot_be_compiled_is_not_chosen_again() -> None:
+def test_a_variant_that_fails_compiling_is_not_rechosen() -> None:
     kernels, device = CoarseKernels(cuda.jit(add), None, False), Compiled()
     geometry = Geometry((MANY // 256, 1, 1), (256, 1, 1))
     keys = [ArrayKey("<f4", 1, "C")]
@@ -142,7 +142,7 @@ def test_a_variant_that_cannot_be_compiled_is_not_chosen_again() -> None:
         kernels.choose(keys, True, geometry, LIMITS, device)
 
 
-def test_failures_of_other_types_and_larger_blocks_are_theirs_alone() -> None:
+def test_failures_of_other_types_are_theirs_alone() -> None:
     kernels, device = CoarseKernels(cuda.jit(add), None, False), Compiled()
     floats, numbers = [ArrayKey("<f4", 1, "C")] * 2, [ArrayKey("<i4", 1, "C")] * 2
 
@@ -172,7 +172,7 @@ def test_numbers_of_elements_that_no_thread_can_have(elements: Any) -> None:
         na.launcher(elements=elements)(cuda.jit(add))
 
 
-def test_a_request_says_why_the_kernel_cannot_have_it() -> None:
+def test_a_request_says_why_the_kernel_cannot() -> None:
     with pytest.raises(na.errors.LauncherError, match=r"elements=4, but it has a loop"):
         na.launcher(elements=4)(cuda.jit(looping))
 
@@ -185,7 +185,7 @@ def test_a_request_changes_no_number() -> None:
     assert (z.to_host().sync() == x).all()
 
 
-def test_alignment_is_part_of_what_a_plan_depends_on(device: na.Device) -> None:
+def test_alignment_is_part_of_a_plan(device: na.Device) -> None:
     t = na.zeros(64).sync()
     assert t.is_aligned and t[4:8].is_aligned and not t[1:5].is_aligned
     assert t[4:8].fingerprint == t[8:12].fingerprint != t[1:5].fingerprint
@@ -193,7 +193,7 @@ def test_alignment_is_part_of_what_a_plan_depends_on(device: na.Device) -> None:
     assert t.to_host().sync().sum() == 4
 
 
-def test_a_kernel_that_is_not_plain_keeps_no_argument_alive(
+def test_a_kernel_not_plain_keeps_no_argument_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with na.use_device("cpu"):

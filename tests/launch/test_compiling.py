@@ -26,7 +26,7 @@ def tiles(z: na.Tile):
     z[0] = 1
 
 
-def test_threads_that_make_tiled_kernels_at_once_share_one(device: na.Device) -> None:
+def test_threads_making_tiled_kernels_share_one(device: na.Device) -> None:
     planner = tiles.planner
     bound = tiles.bind((na.zeros(8).sync().partition(4),))
     with ThreadPoolExecutor(8) as pool:
@@ -72,7 +72,7 @@ def test_a_kernel_that_does_not_compile_says_why(device: na.Device) -> None:
     assert na.ones(2).to_host().sync().tolist() == [1, 1]
 
 
-def test_eight_threads_that_need_one_variant_compile_it_once(
+def test_eight_threads_compile_one_variant_once(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, compile_, ask = fresh(), type(device.backend).compile, kernels.Kernel.compilation

@@ -124,7 +124,7 @@ def test_a_lambda_with_a_name_is_a_kernel() -> None:
     assert na.launcher(kernel).name == "named"
 
 
-def test_a_kernel_of_the_simulator_is_refused_by_name() -> None:
+def test_a_simulators_kernel_is_refused_by_name() -> None:
     program = (
         "from numba import cuda\n"
         "from numbasync.launch.parameters import check_kernel\n"

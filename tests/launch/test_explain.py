@@ -71,7 +71,7 @@ def test_the_types_are_the_compiled_ones(device: na.Device) -> None:
     assert half == {"z": "array(float16, 1d, C)", "x": "array(int8, 1d, C)"}
 
 
-def test_the_bytes_are_of_the_arrays_by_their_roles(device: na.Device) -> None:
+def test_the_bytes_follow_the_arrays_roles(device: na.Device) -> None:
     z, x = na.meta(N).sync(), na.zeros(N).sync()
     copied = copy_to.explain(z, np.ones(N, np.float64))
     assert (copied.bytes_read, copied.bytes_written) == (8 * N, 4 * N)
@@ -130,7 +130,7 @@ def test_a_precondition_holds_for_what_is_explained(device: na.Device) -> None:
     assert by_four[1, 1].explain(na.meta(8)).bytes_written == 32
 
 
-def test_an_operation_that_is_refused_can_still_be_run(device: na.Device) -> None:
+def test_a_refused_operation_can_still_be_run(device: na.Device) -> None:
     z, x = na.meta(4).sync(), na.zeros(4).sync()
     for op in (na.ones(4), add_one(x).output()):
         with pytest.raises(LauncherError, match=r"x is an operation, .*\nAwait the .*na\.meta"):
@@ -149,7 +149,7 @@ def test_another_devices_tensor_is_refused() -> None:
             assert launcher.explain(z).device == "cpu:1"  # as a call would run
 
 
-def test_the_cpu_device_has_no_multiprocessors_and_no_ptx() -> None:
+def test_the_cpu_device_has_no_multiprocessors_or_ptx() -> None:
     with na.use_device("cpu"):
         explained = saxpy.explain(na.meta(N), 2.0, na.meta(N))
     assert "compiled by Numba for" in explained.engine

@@ -23,7 +23,7 @@ def add(stream: na.Stream, x: Any, y: Any, z: Any) -> None:
     np.add(x, y, out=z)
 
 
-def test_a_function_runs_in_the_order_of_its_tensors(cpu: na.Device) -> None:
+def test_a_function_runs_in_its_tensors_order(cpu: na.Device) -> None:
     x, z = na.zeros(4).sync(), na.zeros(4).sync()
     one, two = cpu.new_stream(), cpu.new_stream()
     with gate(one):

@@ -120,7 +120,7 @@ async def test_a_chain_of_many_maps_has_no_depth(device: na.Device) -> None:
     assert await op == 5000
 
 
-async def test_an_error_in_a_map_leaves_the_launch_in_order(device: na.Device) -> None:
+async def test_a_maps_error_leaves_the_launch_in_order(device: na.Device) -> None:
     z, x, y = await arrays(8, 8, 8)
     await scaled(z, x, y, 2.0)
 

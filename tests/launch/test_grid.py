@@ -37,7 +37,7 @@ def test_the_grid_covers_every_element(n: int, blocks: int) -> None:
     assert resolve(part((n,), 128)) == Geometry((blocks, 1, 1), (128, 1, 1))
 
 
-def test_axis_k_of_the_tensor_lies_on_cuda_axis_k() -> None:
+def test_tensor_axis_k_lies_on_cuda_axis_k() -> None:
     assert resolve(part((10, 20, 30), (5, 6, 7))) == Geometry((2, 4, 5), (5, 6, 7))
 
 
@@ -70,7 +70,7 @@ def test_a_prefix_alone_needs_a_grid() -> None:
     assert found == Geometry((3, 1, 1), (10, 1, 1))
 
 
-def test_a_mapped_partition_asks_for_its_blocks_on_one_axis() -> None:
+def test_a_mapped_partition_spreads_blocks_on_one_axis() -> None:
     mapped = part((10, 20, 30), (5, 6, 7)).map(9)
     assert resolve(mapped) == Geometry((9, 1, 1), (5, 6, 7))
     assert resolve(mapped, axes=(2, 1, 0)) == Geometry((9, 1, 1), (7, 6, 5))
@@ -80,7 +80,7 @@ def test_a_mapped_partition_asks_for_its_blocks_on_one_axis() -> None:
     assert resolve(part((1, 70000), (1, 1)).map(132)).grid == (132, 1, 1)
 
 
-def test_partitions_beside_a_mapped_one_must_agree_with_its_blocks() -> None:
+def test_partitions_beside_a_mapped_one_must_agree() -> None:
     mapped = part((100,), 10).map(3)
     assert resolve(mapped, part((30,), 10), part((70,), 10, exact=False)).grid == (3, 1, 1)
     assert resolve(part((30,), 10), mapped).grid == (3, 1, 1)
@@ -99,7 +99,7 @@ def test_an_explicit_grid_must_match_the_partitions() -> None:
         resolve(part((100,), 10), grid=(5, 1, 1), block=(10, 1, 1))
 
 
-def test_without_anything_to_go_by_a_grid_is_asked_for() -> None:
+def test_without_any_hint_a_grid_is_asked_for() -> None:
     with pytest.raises(LaunchError, match="no output says"):
         resolve()
 
@@ -119,7 +119,7 @@ def test_a_whole_tensor_gets_one_thread_an_element(
     assert resolve(shape=shape) == Geometry(blocks, block)
 
 
-def test_a_whole_tensor_of_four_axes_has_no_grid() -> None:
+def test_a_tensor_of_four_axes_has_no_grid() -> None:
     with pytest.raises(LaunchError, match="4 axes"):
         resolve(shape=(2, 2, 2, 2))
 
@@ -177,7 +177,7 @@ def test_too_many_threads_are_refused() -> None:
         resolve(part((512,), 512), most=256)
 
 
-def test_a_block_that_is_too_large_names_the_tile_and_the_remedies() -> None:
+def test_a_too_large_block_names_tile_and_remedies() -> None:
     with pytest.raises(LaunchError, match=r"\(4096,\) of p0's.*\n.*smaller tile.*threads=256"):
         resolve(part((8192,), 4096))
     with pytest.raises(LaunchError, match=r"tile \(1, 1, 128\) of p1's.*\n.*smaller tile.*thr"):

@@ -44,7 +44,7 @@ def host(t: na.Tensor) -> list[float]:
     return found
 
 
-def test_inputs_of_another_device_are_refused_with_the_copy_to_write(pair: Pair) -> None:
+def test_inputs_elsewhere_are_refused_with_their_copy(pair: Pair) -> None:
     near, far = pair
     z, x = on(near, 1), on(far, 2)
     saxpy(z, 1.0, z.dup().sync()).sync()
@@ -64,7 +64,7 @@ def test_inputs_of_another_device_are_refused_with_the_copy_to_write(pair: Pair)
     assert host(z) == [4] * 8
 
 
-def test_a_launch_where_its_output_is_not_says_where_to_run_it(pair: Pair) -> None:
+def test_a_launch_elsewhere_says_where_to_run_it(pair: Pair) -> None:
     near, far = pair
     z, x = on(far, 1), on(near, 2)
     with pytest.raises(DeviceMismatchError) as refused:
@@ -96,7 +96,7 @@ async def test_inputs_are_moved_where_the_kernel_says_so(pair: Pair) -> None:
     assert (near, far) == pair
 
 
-async def test_arguments_of_one_other_device_take_the_launch_there(pair: Pair) -> None:
+async def test_arguments_of_one_device_take_launches_there(pair: Pair) -> None:
     z, x = on(pair[1], 0), on(pair[1], 1)
     call = (z, x, x, (x, 0))
     await total(*call)  # the first launch; the next ones find its plan
@@ -118,7 +118,7 @@ async def test_outputs_are_never_moved(pair: Pair) -> None:
     assert host(z) == [1] * 8
 
 
-async def test_a_moved_input_is_the_one_of_that_moment(pair: Pair) -> None:
+async def test_a_moved_input_is_that_of_the_moment(pair: Pair) -> None:
     near, far = pair
     z, x = on(far, 0), on(near, 1)
     await total(z, x, x, (x, 0))

@@ -203,7 +203,7 @@ CASES = [((n, 9, 5)[:rank], tile) for n in SIZES
 
 
 @pytest.mark.parametrize(("shape", "tile"), CASES, ids=str)
-def test_each_element_is_visited_once_at_every_size_and_rank(
+def test_each_element_is_visited_once_at_any_rank(
     device: na.Device, shape: tuple[int, ...], tile: tuple[int, ...]
 ) -> None:
     counts = na.zeros(shape, np.int32).sync()
@@ -216,7 +216,7 @@ def test_each_element_is_visited_once_at_every_size_and_rank(
     [((1000,), (128,), (3,)), ((30, 21), (16, 4), (1, 4)), ((9, 7, 8), (4, 2, 3), (2, 3, 1))],
     ids=str,
 )
-def test_nothing_outside_a_prefix_is_touched_at_any_rank(
+def test_nothing_outside_a_prefix_is_touched(
     device: na.Device, shape: tuple[int, ...], tile: tuple[int, ...], grid: tuple[int, ...]
 ) -> None:
     poison = 0x5A5A5A5A
@@ -229,7 +229,7 @@ def test_nothing_outside_a_prefix_is_touched_at_any_rank(
     np.testing.assert_array_equal(host(whole), want)
 
 
-def test_what_comes_back_is_in_signature_order_scalars_too(device: na.Device) -> None:
+def test_results_are_in_signature_order_with_scalars(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def mixed(a, x: na.KernelInput, count: int, z: na.KernelOutput, pair):

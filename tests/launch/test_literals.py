@@ -56,7 +56,7 @@ def test_each_value_has_a_variant(device: na.Device) -> None:
     assert na.compile_count() - before == 3
 
 
-def test_the_value_may_be_lazy_and_the_call_recorded(device: na.Device) -> None:
+def test_literal_values_may_be_lazy_and_calls_recorded(device: na.Device) -> None:
     sum_rows = sums()
     x, z = na.ones((5, 4)).sync(), na.zeros(5).sync()
     assert sum_rows(z, x, na.value(2)).sync().n == 2
@@ -69,7 +69,7 @@ def test_the_value_may_be_lazy_and_the_call_recorded(device: na.Device) -> None:
     assert host(z).tolist() == [2] * 5
 
 
-def test_literals_with_barriers_tiles_and_names_that_are_assigned(device: na.Device) -> None:
+def test_literals_with_barriers_tiles_and_assigned_names(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def turn(z: na.KernelOutput, n: na.Literal):

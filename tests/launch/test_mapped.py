@@ -106,7 +106,7 @@ def test_each_tile_is_visited_exactly_once(
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, ALL], ids="blocks={}".format)
 @pytest.mark.parametrize(("shape", "tile"), SHAPES, ids=str)
-def test_a_block_takes_every_so_manyth_tile_in_c_order(
+def test_a_block_takes_every_nth_tile_in_order(
     device: na.Device, shape: tuple[int, ...], tile: tuple[int, ...], blocks: int | str
 ) -> None:
     owners = na.full(shape, -1, np.int32).sync()
@@ -120,7 +120,7 @@ def test_a_block_takes_every_so_manyth_tile_in_c_order(
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, ALL], ids="blocks={}".format)
 @pytest.mark.parametrize("n", [1, 31, 64, 65, 251, 1000], ids="n={}".format)
-def test_shared_memory_may_be_used_again_at_the_next_visit(
+def test_shared_memory_is_reusable_at_the_next_visit(
     device: na.Device, n: int, blocks: int | str
 ) -> None:
     z = na.arange(n).sync()
@@ -129,7 +129,7 @@ def test_shared_memory_may_be_used_again_at_the_next_visit(
     np.testing.assert_array_equal(host(z), np.concatenate(want))
 
 
-def test_a_body_may_return_before_it_has_used_its_tile(device: na.Device) -> None:
+def test_a_body_may_return_before_using_its_tile(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def upper_half(t: na.Tile):
@@ -167,7 +167,7 @@ def test_nothing_outside_a_mapped_view_is_touched(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z), want)
 
 
-def test_a_block_keeps_a_place_of_its_own_over_all_its_visits(device: na.Device) -> None:
+def test_a_block_keeps_its_place_over_all_visits(device: na.Device) -> None:
     """Sums without atomics between blocks: what a persistent schedule is for."""
 
     @na.launcher
@@ -209,7 +209,7 @@ def test_tiles_of_several_parameters_are_visited_together(device: na.Device) -> 
     assert result.a == 2
 
 
-def test_integers_that_know_their_width_pass_through_the_walk(device: na.Device) -> None:
+def test_integers_knowing_their_width_pass_the_walk(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def bits(t: na.Tile, x):
@@ -239,7 +239,7 @@ def walk(counts: na.KernelOutput, owners: na.KernelOutput, grid):
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, ALL], ids="blocks={}".format)
 @pytest.mark.parametrize("n", [1, 31, 127, 129, 251, 1000], ids="n={}".format)
-def test_a_kernel_that_walks_itself_visits_each_element_once(
+def test_a_walking_kernel_visits_each_element_once(
     device: na.Device, n: int, blocks: int | str
 ) -> None:
     counts = na.zeros(n, np.int32).sync()
@@ -247,7 +247,7 @@ def test_a_kernel_that_walks_itself_visits_each_element_once(
     assert (host(counts) == 1).all()
 
 
-def test_a_kernel_that_walks_itself_has_a_block_of_the_tiles_shape(device: na.Device) -> None:
+def test_a_walking_kernels_block_has_the_tiles_shape(device: na.Device) -> None:
     counts, owners = (na.zeros((9, 11), np.int32).sync() for _ in range(2))
     part = counts.partition((4, 2)).map(5)
     walk(part, owners, part.grid).sync()
@@ -268,7 +268,7 @@ def test_the_grid_has_one_axis_whatever_the_tensor(device: na.Device) -> None:
     assert host(seen).tolist() == [6, 1, 1, 7]
 
 
-def test_partitions_that_happen_to_have_that_grid_are_taken(device: na.Device) -> None:
+def test_partitions_with_that_grid_are_taken(device: na.Device) -> None:
     a, b, c = (na.zeros(n).sync() for n in (100, 30, 50))
 
     @na.launcher

@@ -46,7 +46,7 @@ def test_a_mapped_partition_says_what_it_is(device: na.Device) -> None:
     assert mapped.fingerprint == part.map(6).fingerprint
 
 
-def test_a_block_a_multiprocessor_unless_there_are_fewer_tiles(device: na.Device) -> None:
+def test_one_block_a_multiprocessor_or_fewer_tiles(device: na.Device) -> None:
     many = device.limits.multiprocessors
     z = na.zeros(40 * many, np.int32).sync()
     assert z.partition(10).map().blocks == many
@@ -211,7 +211,7 @@ def test_a_mapped_meta_tensor_cannot_be_launched(device: na.Device) -> None:
 # --- compiling ---
 
 
-def test_one_variant_serves_every_size_tile_and_number_of_blocks(device: na.Device) -> None:
+def test_one_variant_serves_every_size_and_tile(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def fresh(t: na.Tile):
@@ -260,7 +260,7 @@ def test_plans_are_found_again(device: na.Device) -> None:
 # --- what the CPU device finds ---
 
 
-def test_a_thread_that_leaves_before_a_barrier_is_named(cpu: na.Device) -> None:
+def test_a_thread_leaving_before_a_barrier_is_named(cpu: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def leaves(t: na.Tile):
@@ -276,7 +276,7 @@ def test_a_thread_that_leaves_before_a_barrier_is_named(cpu: na.Device) -> None:
         leaves(na.zeros(6).sync().partition(4).map(1)).sync()
 
 
-def test_an_index_out_of_range_is_found_in_the_bodys_own_line(cpu: na.Device) -> None:
+def test_an_outside_index_is_found_in_its_line(cpu: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def outside(t: na.Tile):

@@ -253,7 +253,7 @@ def test_it_is_refused_before_anything_runs(device: na.Device, name: str) -> Non
     ],
     ids=str,
 )
-def test_a_row_that_is_taken_for_an_element_is_named(
+def test_a_row_taken_for_an_element_is_named(
     device: na.Device, z: tuple[int, ...], x: tuple[int, ...], said: str
 ) -> None:
     @na.launcher

@@ -66,7 +66,7 @@ def test_every_form_of_the_launcher_has_the_tile(
     check(lambda out: numbered(out.partition((ROWS, 40))))
 
 
-def test_more_tiles_than_blocks_along_y_lie_in_a_row(
+def test_many_tiles_along_y_lie_in_a_row(
     device: na.Device, numbered: na.Launcher[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = replace(device.limits, max_grid=(2**31 - 1, 8, 8))

@@ -149,7 +149,7 @@ def test_reading_is_no_store() -> None:
     assert written(reads) == set()
 
 
-def test_a_function_that_cannot_be_seen_counts_as_a_store() -> None:
+def test_an_unseen_function_counts_as_a_store() -> None:
     unseen = cuda.declare_device("unseen", "void(float32[:], float32[:])")
 
     def calls(x, y):
@@ -171,7 +171,7 @@ def test_annotations_declare() -> None:
     assert written(kernel) == {"y", "z"}
 
 
-def test_a_store_to_a_declared_input_is_an_error_at_decoration() -> None:
+def test_storing_to_declared_inputs_is_an_early_error() -> None:
     with pytest.raises(LauncherError, match=r"wrong stores to x.*KernelInput") as caught:
 
         @na.launcher

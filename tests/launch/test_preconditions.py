@@ -45,6 +45,6 @@ def test_what_cannot_be_evaluated_says_why() -> None:
      ("__import__('os')", "uses Call"), ("x.__class__ == 1", "uses .__class__"),
      ("[i for i in x]", "uses ListComp"), ("(lambda: 1)", "uses Lambda")],
 )  # fmt: skip
-def test_what_may_not_be_said_is_refused_at_decoration(text: str, problem: str) -> None:
+def test_impossible_preconditions_are_refused_at_decoration(text: str, problem: str) -> None:
     with pytest.raises(LauncherError, match=problem):
         Precondition(text, "k", NAMES)

@@ -166,7 +166,7 @@ def test_work_under_way_is_no_argument(device: na.Device) -> None:
     saxpy(na.zeros(8).sync(), 1.0, future.sync()).sync()
 
 
-def test_an_alias_is_allowed_to_kernels_written_for_it(device: na.Device) -> None:
+def test_kernels_written_for_it_may_have_an_alias(device: na.Device) -> None:
     @na.launcher(may_alias=True)
     @cuda.jit
     def double(z: na.KernelOutput, x: na.KernelInput):
@@ -219,9 +219,7 @@ def test_what_a_launcher_says_of_itself() -> None:
     ("good", "bad"),
     [((1, 8), (1.0, 8)), ((1, 8), (1, 8.0)), (((1, 1), 8), ((1.0, 1), 8)), ((1, 8), ([1], "8"))],
 )
-def test_what_was_accepted_once_does_not_let_through_what_is_equal_to_it(
-    device: na.Device, good: Any, bad: Any
-) -> None:
+def test_an_accepted_call_does_not_admit_equal_ones(device: na.Device, good: Any, bad: Any) -> None:
     z = na.zeros(8).sync()
     add_one[good](z).sync()
     assert z.to_host().sync().tolist() == [1] * 8
@@ -229,7 +227,7 @@ def test_what_was_accepted_once_does_not_let_through_what_is_equal_to_it(
         add_one[bad]
 
 
-def test_a_tensor_is_input_and_output_only_as_the_output_itself(device: na.Device) -> None:
+def test_an_input_may_be_the_output_itself_only(device: na.Device) -> None:
     z = na.arange(8).sync()
     saxpy(z, 1.0, np.ones(8, np.float32)).sync()  # reads and writes its output
     says = "z, which may be written, and x are in the same storage"
@@ -299,9 +297,7 @@ def moved() -> na.Tensor:
 
 @pytest.mark.parametrize("lazily", [False, True], ids=["at once", "lazily"])
 @pytest.mark.parametrize("case", REFUSED)
-def test_every_refusal_leaves_the_launch_counter_where_it_was(
-    device: na.Device, case: str, lazily: bool
-) -> None:
+def test_no_refusal_changes_the_launch_counter(device: na.Device, case: str, lazily: bool) -> None:
     error, call = REFUSED[case]
     z, x = na.zeros(8).sync(), na.ones(8).sync()
     saxpy(z, 1.0, x).sync()
@@ -317,7 +313,7 @@ def test_every_refusal_leaves_the_launch_counter_where_it_was(
     assert host(z).tolist() == [2] * 8
 
 
-def test_tiles_of_another_rank_are_refused_when_they_are_cut(device: na.Device) -> None:
+def test_tiles_of_another_rank_are_refused_when_cut(device: na.Device) -> None:
     z = na.zeros((4, 4)).sync()
     before = counters()
     for attempt in (

@@ -69,7 +69,7 @@ def test_a_bfloat16_in_a_tuple_is_refused(device: na.Device) -> None:
             put[1, 1](z, values).sync()
 
 
-def test_a_number_that_is_counted_down_is_no_output(device: na.Device) -> None:
+def test_a_counted_down_number_is_no_output(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def down(z, n):

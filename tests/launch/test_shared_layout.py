@@ -42,7 +42,7 @@ def test_a_layout_is_a_value_and_shows_itself() -> None:
     ]
 
 
-def test_arrays_placed_by_hand_may_overlap_only_if_the_layout_says_so() -> None:
+def test_arrays_overlap_by_hand_only_if_declared() -> None:
     phases: dict[str, Any] = {"tile": (np.float32, 64), "sums": (np.float64, 8)}
     with pytest.raises(
         LauncherError, match=r"tile and sums overlap: .* 0 to 256.* at 248.*\n.*union"

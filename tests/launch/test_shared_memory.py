@@ -137,7 +137,7 @@ def test_fewer_bytes_than_the_layout_needs_are_refused(device: na.Device) -> Non
 
 
 @pytest.mark.parametrize("nbytes", [0, LARGE.nbytes, 200_000])
-def test_the_device_is_asked_for_more_than_48_kib(nbytes: int) -> None:
+def test_the_device_is_asked_for_above_48_kib(nbytes: int) -> None:
     """On the CPU device nothing is missed if it is not."""
     asked: list[str] = []
     executable: Any = SimpleNamespace(
@@ -198,7 +198,7 @@ def test_the_layout_of_a_kernel_is_found() -> None:
     assert layout_of(without) is None
 
 
-def test_memory_that_begins_where_a_layout_does_is_refused(device: na.Device) -> None:
+def test_memory_beginning_at_a_layout_is_refused(device: na.Device) -> None:
     z = na.zeros(1).sync()
     for kernel, text in (
         (two_layouts, "two_layouts uses 2 shared layouts"),
@@ -212,7 +212,7 @@ tile = na.shared_layout(a=(np.float32, 1))
 ARRAYS = na.shared_layout(tile=(np.float32, 64))
 
 
-def test_a_layout_with_the_name_of_another_ones_array_is_not_used() -> None:
+def test_a_layout_named_after_foreign_arrays_is_unused() -> None:
     def takes_a_tile(z):
         ARRAYS.tile[0] = z[0]
 

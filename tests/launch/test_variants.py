@@ -74,7 +74,7 @@ def test_keys_are_compiled_apart() -> None:
     assert k.find(device, ("i4",)) is None  # type: ignore[arg-type]
 
 
-def test_a_failure_reaches_all_who_asked_and_is_forgotten() -> None:
+def test_a_failure_reaches_all_askers_and_is_forgotten() -> None:
     device, k = FakeDevice(), kernel()
     device.error = KernelCompileError("no")
     asked = [k.compilation(device, ("f4",)) for _ in range(4)]  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_two_devices_have_variants_of_their_own() -> None:
         k.compilation(two, ("f4",)).run()  # type: ignore[arg-type]
 
 
-def test_one_who_asked_before_another_had_ended_compiles_nothing() -> None:
+def test_an_early_asker_compiles_nothing_a_second_time() -> None:
     device, k = FakeDevice(), kernel()
     device.may_go_on.set()
     first = k.compilation(device, ("f4",))  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def add_two(z, x):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_wrong_value_is_refused_where_it_is_given(device: na.Device, case: str) -> None:
+def test_a_wrong_value_is_refused_where_given(device: na.Device, case: str) -> None:
     error, message, call = CASES[case]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nor does what was refused warn that it never ran
@@ -107,7 +107,7 @@ def test_a_wrong_value_is_refused_where_it_is_given(device: na.Device, case: str
             call()
 
 
-def test_a_device_takes_no_policy_and_no_pool_that_is_none(device: na.Device) -> None:
+def test_a_device_takes_policies_and_pools_not_none(device: na.Device) -> None:
     policy, pool = device.policy, device.pool
     for wrong in (3, na.SingleStream):
         with pytest.raises(CallerError, match="has next_stream"):
@@ -141,7 +141,7 @@ async def test_runtime_runs_what_can_be_awaited(device: na.Device) -> None:
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**40])
-def test_numbers_of_more_than_64_bits_are_refused_by_name(device: na.Device, number: int) -> None:
+def test_numbers_above_64_bits_are_refused_by_name(device: na.Device, number: int) -> None:
     z, x = na.zeros(4).sync(), na.ones(4).sync()
     with pytest.raises(DTypeError, match=r"kernel saxpy: a is .*e\+.*more than 64 bits"):
         saxpy(z, number, x)

@@ -177,7 +177,7 @@ def test_memory_of_a_graph_is_waited_for(
 
 
 @pytest.mark.parametrize("which", ["near", "far", "to_host"])
-def test_a_graph_that_is_captured_while_a_copy_waits_for_the_lock(
+def test_a_graph_captured_while_copies_wait_for_locks(
     on: bool, null: na.Device, src: na.Tensor, far: Any, stream: Any, which: str
 ) -> None:
     """The graph notes the copy, and waits for it."""

@@ -73,7 +73,7 @@ def test_a_counter_alone_is_not_believed(
     na.run(main())
 
 
-def test_a_thread_enters_the_device_to_launch_and_to_wait(null: na.Device) -> None:
+def test_threads_enter_the_device_to_launch_and_wait(null: na.Device) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     backend: Any = null.backend

@@ -27,7 +27,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_the_same_sources_are_compiled_once_of_a_checkout(
+def test_equal_sources_are_compiled_once(
     hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, build, builds = tmp_path / "_core.pyx", tmp_path / "build", []

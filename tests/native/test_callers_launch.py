@@ -109,7 +109,7 @@ def test_nothing_is_kept(null: na.Device, theirs: na.Stream, on: bool) -> None:
     release()
 
 
-def test_our_own_memory_is_kept_until_the_device_has_passed_its_use(
+def test_own_memory_is_kept_until_its_use_passed(
     null: na.Device, theirs: na.Stream, on: bool
 ) -> None:
     warm()
@@ -187,7 +187,7 @@ def test_work_on_other_streams_is_waited_for(null: na.Device, theirs: na.Stream,
     release()
 
 
-def test_a_call_made_on_another_stream_is_ordered_behind_it(
+def test_a_call_made_elsewhere_is_ordered_behind(
     null: na.Device, theirs: na.Stream, on: bool
 ) -> None:
     warm()
@@ -215,7 +215,7 @@ def test_a_call_that_names_a_stream_goes_there(
     assert [launch.stream for launch in launches(first)] == [own_number]
 
 
-def test_arrays_that_are_not_all_the_librarys_go_where_the_policy_says(
+def test_mixed_arrays_go_where_the_policy_says(
     null: na.Device, theirs: na.Stream, on: bool
 ) -> None:
     z = na.zeros(8).sync_on(null.new_stream())

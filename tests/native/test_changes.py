@@ -48,7 +48,7 @@ async def test_an_await_gives_it_too(null: na.Device, on: bool) -> None:
     assert await na.spawn(add_one(z).map(lambda r: 7)) == 7
 
 
-def test_an_error_of_the_change_comes_behind_the_launch(null: na.Device, on: bool) -> None:
+def test_an_error_of_the_change_comes_after_launching(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     before = len(launches())
@@ -117,7 +117,7 @@ def test_each_change_has_the_name_of_its_own(null: na.Device, on: bool) -> None:
     stream.synchronize()
 
 
-def test_a_tensor_map_is_made_again_as_python_makes_it(cpu: na.Device, on: bool) -> None:
+def test_a_tensor_map_is_remade_as_in_python(cpu: na.Device, on: bool) -> None:
     t = na.zeros((64, 64), np.float16).sync()
     first = na.tensor_map(t, (16, 64))
     handle = first.mapped.handle

@@ -80,7 +80,7 @@ def context() -> int | None:
     return current.value
 
 
-def test_no_device_is_switched_to_for_the_others_ends(
+def test_other_devices_ends_need_no_switch(
     on: bool, devices: list[Device], parts: list[na.Tensor]
 ) -> None:
     """Without the core each is, once, and then the first one."""
@@ -94,7 +94,7 @@ def test_no_device_is_switched_to_for_the_others_ends(
     stream.synchronize()
 
 
-def test_the_first_device_is_current_after_a_library_that_leaves_another(
+def test_the_first_device_is_current_after_libraries(
     on: bool, devices: list[Device], parts: list[na.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, make = devices[0].new_stream(), Library.make
@@ -115,7 +115,7 @@ def all_waits(device: Device) -> list[tuple[int, int]]:
     return [*waits(), *own]
 
 
-def test_the_first_stream_waits_for_every_other_one_once(
+def test_the_first_stream_waits_once_for_each_other(
     on: bool, devices: list[Device], parts: list[na.Tensor]
 ) -> None:
     stream = devices[0].new_stream()
@@ -167,7 +167,7 @@ def test_reads_and_writes_are_recorded(
     assert not stream.has_dependencies
 
 
-def test_new_tensors_are_of_the_pool_of_every_device(
+def test_new_tensors_come_from_every_devices_pool(
     on: bool, devices: list[Device], parts: list[na.Tensor]
 ) -> None:
     stream, own = devices[0].new_stream(), devices[0].new_pool()
@@ -239,7 +239,7 @@ def test_other_streams_of_the_devices_are_waited_for(
         one.synchronize()
 
 
-def test_memory_of_another_library_is_not_used_at_once(
+def test_foreign_memory_is_not_used_at_once(
     on: bool, devices: list[Device], parts: list[na.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its streams are to be asked, which copies do."""

@@ -64,7 +64,7 @@ def test_python_ends_only_what_was_not_used(null: na.Device, kind: str) -> None:
     assert "was never awaited" in str(warning.message)
 
 
-def test_finished_readers_are_looked_for_when_a_stream_is_new(
+def test_a_new_stream_looks_for_finished_readers(
     null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = [null.new_stream() for _ in range(MANY_READERS + 1)]
@@ -89,7 +89,7 @@ def test_finished_readers_are_looked_for_when_a_stream_is_new(
         assert list(x.storage.readers) == [streams[-1]] and looked.count(x.storage) == 1
 
 
-def test_a_number_that_is_not_there_yet_goes_to_no_closure(null: na.Device, on: bool) -> None:
+def test_a_missing_number_goes_to_no_closure(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(1).sync()
     add_one(z).sync_on(stream)
     called: list[Any] = []
@@ -112,7 +112,7 @@ def test_a_number_that_is_not_there_yet_goes_to_no_closure(null: na.Device, on: 
     assert nested.async_on(stream)[1][1] == ()
 
 
-def test_a_description_shows_the_ends_of_a_chain_and_of_a_zip(null: na.Device, on: bool) -> None:
+def test_a_description_shows_chain_and_zip_ends(null: na.Device, on: bool) -> None:
     z = na.zeros(8).sync()
 
     def follow(_: Any) -> na.DeviceOp[Any]:
@@ -132,7 +132,7 @@ def test_a_description_shows_the_ends_of_a_chain_and_of_a_zip(null: na.Device, o
     assert len(launches()) == first + 10
 
 
-def test_the_value_of_work_that_failed_is_its_error(null: na.Device, on: bool) -> None:
+def test_the_value_of_failed_work_is_its_error(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
 
     def enqueued() -> _Enqueued:
@@ -156,7 +156,7 @@ def test_the_value_of_work_that_failed_is_its_error(null: na.Device, on: bool) -
         late.value()
 
 
-def test_gather_takes_what_is_done_and_verified_without_an_error(null: na.Device, on: bool) -> None:
+def test_gather_takes_verified_results_without_an_error(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     op = add_one(z)
     op.sync_on(stream)

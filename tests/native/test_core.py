@@ -37,7 +37,7 @@ def declared() -> dict[str, set[str]]:
     return result
 
 
-def test_what_the_core_has_is_declared_or_in_the_place_of_a_python_function() -> None:
+def test_everything_in_the_core_is_declared() -> None:
     """A Python function that is renamed would leave the core's unused."""
     core = native.core
     taken = {name.replace(".", "_") for name in core.taken_over()}
@@ -101,7 +101,7 @@ def test_call_sites_are_those_of_python(device: na.Device, stream: na.Stream) ->
     assert [str(line) for line in lines[0]] == [str(line) for line in lines[1]]
 
 
-def test_call_sites_lie_behind_the_frames_of_the_package() -> None:
+def test_call_sites_lie_behind_the_packages_frames() -> None:
     package: dict[str, Any] = {"__name__": "numbasync.probe", "call_site": call_site}
     exec("def inner(): return call_site(0)\ndef outer(): return inner()", package)
     sites = []
@@ -159,7 +159,7 @@ def test_streams_without_awaiters_are_looked_at(
     assert stream not in device.busy
 
 
-def test_work_that_has_a_host_side_is_retired_in_order(
+def test_work_with_a_host_side_retires_in_order(
     device: na.Device, stream: na.Stream, on: bool
 ) -> None:
     z = na.zeros(8).sync_on(stream)

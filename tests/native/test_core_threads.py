@@ -186,7 +186,7 @@ def test_a_lock_of_the_core(null: na.Device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*was never awaited")  # of operations that were refused
-def test_a_tensor_is_moved_and_freed_by_another_thread(null: na.Device, on: bool) -> None:
+def test_a_tensor_moved_and_freed_by_other_threads(null: na.Device, on: bool) -> None:
     z, x = (na.zeros(8).sync() for _ in range(2))
     saxpy(z, 1.0, x).sync()
     views: deque[na.Tensor] = deque()

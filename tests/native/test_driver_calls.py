@@ -173,7 +173,7 @@ def test_numbers_without_a_signal_are_bounded(null: na.Device, on: bool) -> None
     assert stream._signalled == stream._sequence and not stream.in_flight_count
 
 
-def test_numbers_go_on_where_the_counter_has_no_more_bits(null: na.Device, on: bool) -> None:
+def test_numbers_go_on_past_the_counters_bits(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     for target in (2**31, 2**32 - 3, 2**33 - 2):
@@ -229,9 +229,7 @@ def test_launches_together_of_which_one_is_refused(null: na.Device, on: bool, go
 
 
 @pytest.mark.parametrize("way", ["async_on", "sync_on", "await", "gather"])
-def test_a_launch_that_reports_a_fault_loses_the_device(
-    null: na.Device, on: bool, way: str
-) -> None:
+def test_a_launch_reporting_a_fault_loses_the_device(null: na.Device, on: bool, way: str) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync()
     library().null_fail(LOST, 0)
@@ -259,7 +257,7 @@ def test_a_wait_that_reports_an_error(null: na.Device, on: bool, result: int) ->
         stream.report()
 
 
-def test_a_poll_of_an_await_that_reports_a_fault(null: na.Device, on: bool) -> None:
+def test_an_awaits_poll_that_reports_a_fault(null: na.Device, on: bool) -> None:
     z = na.zeros(8).sync()
 
     async def main() -> None:
@@ -273,7 +271,7 @@ def test_a_poll_of_an_await_that_reports_a_fault(null: na.Device, on: bool) -> N
     assert null.lost is not None
 
 
-def test_a_signal_that_the_driver_refuses_is_written_later(null: na.Device, on: bool) -> None:
+def test_a_refused_signal_is_written_later(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     stream._sequence = stream._signalled + MAX_UNSIGNALLED
@@ -313,7 +311,7 @@ def test_the_device_is_entered_once_a_thread(null: na.Device) -> None:
     assert null.backend.entered == entered + 1  # type: ignore[attr-defined]
 
 
-def test_a_device_is_entered_again_after_another_library_has_switched(null: na.Device) -> None:
+def test_a_device_is_reentered_after_other_libraries(null: na.Device) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     graph = add_one(na.zeros(8).sync()).graph_on(stream)
@@ -342,7 +340,7 @@ def current() -> int | None:
     return context.value
 
 
-def test_a_context_that_is_known_is_switched_to_by_the_driver(null: na.Device) -> None:
+def test_a_known_context_is_switched_by_the_driver(null: na.Device) -> None:
     near, far, enter = cast(NullDevice, null.backend), NullDevice(98), native.core.enter
     for device in (near, far, near, near, far):
         enter(device)

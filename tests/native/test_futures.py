@@ -72,7 +72,7 @@ def test_a_future_that_another_thread_starts_runs_once(stream: na.Stream, z: na.
     assert len(launches()) == first + 1
 
 
-def test_who_waits_for_the_start_of_a_future_is_woken(stream: na.Stream, z: na.Tensor) -> None:
+def test_waiters_for_a_futures_start_are_woken(stream: na.Stream, z: na.Tensor) -> None:
     future: Any = add_one(z).schedule(stream)
     event = OneShotEvent()
 
@@ -83,7 +83,7 @@ def test_who_waits_for_the_start_of_a_future_is_woken(stream: na.Stream, z: na.T
     assert event.is_settled
 
 
-def test_an_error_of_enqueuing_is_raised_at_each_await(
+def test_an_enqueuing_error_is_raised_at_each_await(
     stream: na.Stream, z: na.Tensor, on: bool
 ) -> None:
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_a_future_keeps_its_pool(null: na.Device, stream: na.Stream, on: bool) -
     assert na.run(waited(future)).storage.pool is before
 
 
-def test_a_value_is_made_when_the_work_is_done(stream: na.Stream, z: na.Tensor, on: bool) -> None:
+def test_a_value_is_made_when_work_ends(stream: na.Stream, z: na.Tensor, on: bool) -> None:
     future = z.to_host().schedule(stream)
     for _ in range(2):
         assert isinstance(na.run(waited(future)), np.ndarray)

@@ -40,7 +40,7 @@ def test_launches_under_a_limit_have_a_queue(null: na.Device, on: bool) -> None:
         assert z.storage.writer.queue is not None
 
 
-def test_work_of_a_graph_on_another_stream_is_waited_for(null: na.Device, on: bool) -> None:
+def test_graph_work_on_another_stream_is_awaited(null: na.Device, on: bool) -> None:
     """Its access records name a proxy."""
     first, second, z = null.new_stream(), null.new_stream(), na.zeros(8).sync()
     backend: Any = null.backend
@@ -182,7 +182,7 @@ def test_a_graph_is_awaited_on_its_stream(null: na.Device, on: bool) -> None:
     na.run(main())
 
 
-def test_a_poll_of_a_stream_that_is_not_idle(null: na.Device, on: bool) -> None:
+def test_a_poll_of_a_busy_stream(null: na.Device, on: bool) -> None:
     """Nothing is verified, a signal is waited for, and the next await polls again."""
     null.policy = na.StreamPoolRoundRobin(null, 1)
     stream, z = null.policy.next_stream(), na.zeros(8).sync()
@@ -353,7 +353,7 @@ def test_which_arrays_are_copied_at_once(null: na.Device) -> None:
     assert fast == [[True, False, False]] * 2
 
 
-def test_a_download_of_memory_in_a_graph_or_of_another_library(null: na.Device, on: bool) -> None:
+def test_a_download_of_graph_or_foreign_memory(null: na.Device, on: bool) -> None:
     """Is run by its steps."""
     stream = null.new_stream()
     z, x, y = (na.zeros(8).sync_on(stream) for _ in range(3))

@@ -47,7 +47,7 @@ def _take_away_now_and_then(device: na.Device, kind: str) -> None:
         pass_moment(device, kind, at)
 
 
-def test_a_spec_is_forgotten_while_an_upload_is_built(null: na.Device, on: bool) -> None:
+def test_a_spec_is_forgotten_while_building_an_upload(null: na.Device, on: bool) -> None:
     pass_moment(null, "upload", 0)
     count = pass_moment(null, "upload", 0)
     for at in range(1, count + 1):
@@ -67,9 +67,7 @@ def drop_storage(tensor: na.Tensor) -> None:
     overwrite()
 
 
-def test_an_output_is_moved_while_an_inputs_fingerprint_is_computed(
-    null: na.Device, on: bool
-) -> None:
+def test_an_output_moves_during_an_inputs_fingerprint(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     for _ in range(20):
         z, x = views(stream)
@@ -146,7 +144,7 @@ def test_an_access_is_forgotten_while_it_is_asked(
     assert held == [True]
 
 
-def test_a_writer_is_forgotten_while_a_download_asks_it(null: na.Device, on: bool) -> None:
+def test_a_writer_is_forgotten_while_downloads_ask(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     z = na.zeros(8).sync_on(stream)
     z.to_host().sync_on(stream)
@@ -156,7 +154,7 @@ def test_a_writer_is_forgotten_while_a_download_asks_it(null: na.Device, on: boo
 
 
 @pytest.mark.parametrize("of_source", [True, False], ids=["source", "target"])
-def test_an_access_is_forgotten_while_a_copy_between_devices_asks_it(
+def test_an_access_is_forgotten_while_copies_ask(
     null: na.Device, on: bool, of_source: bool
 ) -> None:
     far = Device(NullDevice(100))
@@ -173,9 +171,7 @@ def test_an_access_is_forgotten_while_a_copy_between_devices_asks_it(
         far.backend._engine.stop()  # type: ignore[attr-defined]
 
 
-def test_a_storage_is_freed_by_its_program_while_its_writer_is_asked(
-    null: na.Device, on: bool
-) -> None:
+def test_a_storage_is_freed_while_asking_its_writer(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     z, x = views(stream)
     storage = weakref.ref(z.storage)
@@ -201,7 +197,7 @@ def arguments(null: na.Device, launch: Any, tensors: dict[str, na.Tensor]) -> li
     return [z[4], a, x[4]]
 
 
-def test_the_same_kernel_is_launched_while_the_device_is_entered(
+def test_the_kernel_is_launched_again_while_entering(
     null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = null.new_stream()
@@ -223,7 +219,7 @@ def test_the_same_kernel_is_launched_while_the_device_is_entered(
     assert got == [["y", 7.0, "z"], ["z", 1.0, "x"]]
 
 
-def test_the_same_kernel_is_launched_while_an_arrays_parameters_are_made(
+def test_the_kernel_is_launched_again_while_making_parameters(
     null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = null.new_stream()

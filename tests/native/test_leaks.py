@@ -197,7 +197,7 @@ def test_buffers_of_records_are_freed(null: na.Device) -> None:
     assert held < 20_000
 
 
-def test_values_and_results_have_no_more_references_than_in_python(null: na.Device) -> None:
+def test_results_have_no_more_references_than_in_python(null: na.Device) -> None:
     stream, z, x = null.new_stream(), na.zeros(8).sync(), na.zeros(8).sync()
     a = np.float64(0.1234567)
     counts = []

@@ -78,7 +78,7 @@ def test_arrays_are_arguments_in_place(null: na.Device, on: bool) -> None:
     assert addresses(first) == [[a.array.ctypes.data for a in arrays]]
 
 
-def test_memory_is_lent_until_the_device_has_passed_its_use(null: na.Device, on: bool) -> None:
+def test_lent_memory_is_kept_until_its_use_passed(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     warm(stream)
     gc.collect()
@@ -95,7 +95,7 @@ def test_memory_is_lent_until_the_device_has_passed_its_use(null: na.Device, on:
     assert len(State.kept) == before and all(ref() is None for ref in memory)
 
 
-def test_arrays_that_are_used_again_and_again_leave_nothing(null: na.Device, on: bool) -> None:
+def test_arrays_used_repeatedly_leave_nothing(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     arrays = [ones() for _ in range(3)]
     for _ in range(3):
@@ -176,9 +176,7 @@ def test_a_changed_array_is_read_anew(null: na.Device, on: bool) -> None:
 
 
 @pytest.mark.parametrize("why", ["gradient", "negative", "conjugated", "refused", "host", "axes"])
-def test_what_is_more_than_memory_is_left_to_the_protocol(
-    null: na.Device, on: bool, why: str
-) -> None:
+def test_more_than_memory_is_left_to_protocols(null: na.Device, on: bool, why: str) -> None:
     x = Array(np.ones(8, np.complex64)) if why == "conjugated" else ones()
     kept = na.as_tensor(x)  # its memory and its kind are known
     if why == "gradient":
@@ -202,14 +200,14 @@ def test_what_is_more_than_memory_is_left_to_the_protocol(
     del kept
 
 
-def test_only_a_class_that_means_the_same_has_the_table(null: na.Device) -> None:
+def test_only_classes_of_equal_meaning_have_the_table(null: na.Device) -> None:
     assert reader_of(Array) is not None and reader_of(Part) is not None
     assert reader_of(Traced) is reader_of(np.ndarray) is reader_of(na.Tensor) is None
     with pytest.raises(OperationError, match="traced"):
         add(ones(), Traced(np.ones(8, np.float32)), ones())
 
 
-def test_of_other_libraries_nothing_is_written_that_may_be_readonly(null: na.Device) -> None:
+def test_nothing_possibly_readonly_of_others_is_written(null: na.Device) -> None:
     class Foreign(Array):
         __module__ = "of_others"
 
@@ -255,9 +253,7 @@ def test_a_launch_waits_for_the_librarys_stream(null: na.Device, on: bool) -> No
     assert len(null.backend.events.numbers) == 1, "for all the waits"  # type: ignore[attr-defined]
 
 
-def test_a_launch_waits_for_the_stream_that_was_current_when_it_was_called(
-    null: na.Device, on: bool
-) -> None:
+def test_a_launch_waits_for_the_callers_current_stream(null: na.Device, on: bool) -> None:
     stream, theirs = null.new_stream(), null.new_stream()
     warm(stream)
     arrays = [ones() for _ in range(3)]
@@ -277,9 +273,7 @@ def test_a_launch_waits_for_the_stream_that_was_current_when_it_was_called(
     release()
 
 
-def test_the_stream_of_the_call_is_waited_for_beside_imported_arrays(
-    null: na.Device, on: bool
-) -> None:
+def test_the_callers_stream_is_awaited_beside_imports(null: na.Device, on: bool) -> None:
     stream, theirs = null.new_stream(), null.new_stream()
     given = na.as_tensor(ones()), ones(), ones()
     for _ in range(2):
@@ -295,7 +289,7 @@ def test_the_stream_of_the_call_is_waited_for_beside_imported_arrays(
     release()
 
 
-def test_a_tensor_made_once_asks_for_the_current_stream_alone(null: na.Device, on: bool) -> None:
+def test_a_tensor_asks_for_the_current_stream_alone(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     tensors = [na.as_tensor(ones()) for _ in range(3)]
     add(*tensors).sync_on(stream)

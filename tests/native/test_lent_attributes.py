@@ -69,9 +69,7 @@ def test_arrays_are_arguments_in_place(null: na.Device, on: bool, maker: Any) ->
 
 
 @makers
-def test_memory_is_kept_until_the_device_has_passed_its_use(
-    null: na.Device, on: bool, maker: Any
-) -> None:
+def test_memory_of_attributes_is_kept_until_passed(null: na.Device, on: bool, maker: Any) -> None:
     stream = null.new_stream()
     for _ in range(2):
         add(*(maker(ones()) for _ in range(3))).sync_on(stream)
@@ -149,7 +147,7 @@ def test_arrays_that_name_their_stream_are_waited_for(null: na.Device, on: bool)
             release()
 
 
-def test_an_array_that_has_other_work_by_now_is_waited_for(null: na.Device, on: bool) -> None:
+def test_an_array_with_newer_work_is_awaited(null: na.Device, on: bool) -> None:
     stream, theirs = null.new_stream(), null.new_stream()
     ours, number = stream.backend.handle_number, theirs.backend.handle_number
     x, z = of_numba(ones()), of_numba(ones())
@@ -182,9 +180,7 @@ def test_arrays_without_a_stream_are_not_waited_for(null: na.Device, on: bool, m
 
 
 @pytest.mark.parametrize("why", ["computed", "deleted", "order", "no order", "host"])
-def test_of_jax_the_protocol_decides_on_what_is_more_than_memory(
-    null: na.Device, on: bool, why: str
-) -> None:
+def test_jaxs_protocol_decides_on_more_than_memory(null: na.Device, on: bool, why: str) -> None:
     x = ArrayImpl(np.ones((2, 4), np.float32), (1, 0) if why == "host" else (2, 99))
     z = na.from_host(np.ones((2, 4), np.float32)).sync()
     if why != "host":
@@ -196,7 +192,7 @@ def test_of_jax_the_protocol_decides_on_what_is_more_than_memory(
         add(z, x, x)
 
 
-def test_of_an_address_that_is_not_known_the_protocol_decides(
+def test_the_protocol_decides_on_unknown_addresses(
     null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = reader_of(DeviceBuffer)
@@ -208,7 +204,7 @@ def test_of_an_address_that_is_not_known_the_protocol_decides(
 
 
 @pytest.mark.parametrize("change", ["host", "closed"])
-def test_of_buffers_the_protocol_decides_on_what_is_no_memory_of_the_gpu(
+def test_the_protocol_decides_on_buffers_outside_the_gpu(
     null: na.Device, on: bool, change: str
 ) -> None:
     x = Buffer(ones())
@@ -221,9 +217,7 @@ def test_of_buffers_the_protocol_decides_on_what_is_no_memory_of_the_gpu(
 
 
 @makers
-def test_a_callers_launch_runs_here_where_they_have_no_current_stream(
-    null: na.Device, on: bool, maker: Any
-) -> None:
+def test_launches_without_a_current_stream_run_here(null: na.Device, on: bool, maker: Any) -> None:
     arrays = [maker(ones()) for _ in range(2)]
     for _ in range(3):
         count = len(launches())
@@ -282,7 +276,7 @@ def compiled_cupy(cupy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cupy, "ndarray", CompiledArray)
 
 
-def test_a_known_array_of_one_axis_makes_no_tuples(
+def test_known_arrays_of_one_axis_need_no_tuples(
     null: na.Device, on: bool, compiled_cupy: None
 ) -> None:
     stream, array = null.new_stream(), CompiledArray(ones())
@@ -295,7 +289,7 @@ def test_a_known_array_of_one_axis_makes_no_tuples(
     op.sync_on(stream)
 
 
-def test_arrays_at_one_address_have_their_own_shapes_and_strides(
+def test_arrays_at_one_address_keep_their_layouts(
     null: na.Device, on: bool, compiled_cupy: None
 ) -> None:
     stream, whole = null.new_stream(), np.ones((4, 8), np.float32)
@@ -311,7 +305,7 @@ def test_arrays_at_one_address_have_their_own_shapes_and_strides(
             op.sync_on(stream)
 
 
-def test_an_array_that_gets_another_shape_is_read_again(
+def test_an_array_that_is_reshaped_is_reread(
     null: na.Device, on: bool, compiled_cupy: None
 ) -> None:
     stream, array = null.new_stream(), CompiledArray(ones())

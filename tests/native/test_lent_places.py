@@ -37,7 +37,7 @@ def _as_new() -> Iterator[None]:
     State.stream = OtherArray.stream = 0
 
 
-def test_arrays_as_they_are_ask_once_a_call_and_once_a_launch(null: na.Device, on: bool) -> None:
+def test_arrays_ask_once_a_call_and_a_launch(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     arrays = [ones() for _ in range(3)]
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_arrays_as_they_are_ask_once_a_call_and_once_a_launch(null: na.Device, o
     assert State.asked - asked == (2 if on else 6)
 
 
-def test_libraries_with_streams_of_their_own_are_asked_each(null: na.Device, on: bool) -> None:
+def test_libraries_with_own_streams_are_asked_each(null: na.Device, on: bool) -> None:
     stream, theirs, others = (null.new_stream() for _ in range(3))
     warm(stream)
     arrays = [ones(), OtherArray(np.ones(8, np.float32)), ones()]
@@ -72,7 +72,7 @@ def test_libraries_with_streams_of_their_own_are_asked_each(null: na.Device, on:
             release()
 
 
-def test_the_streams_of_the_call_are_those_of_each_library(null: na.Device, on: bool) -> None:
+def test_streams_of_the_call_are_each_librarys(null: na.Device, on: bool) -> None:
     stream, theirs, others = (null.new_stream() for _ in range(3))
     ours, first, second = (s.backend.handle_number for s in (stream, theirs, others))
     warm(stream)
@@ -111,7 +111,7 @@ def test_other_elements_at_an_address_are_another_array(null: na.Device, on: boo
             op.sync_on(stream)
 
 
-def test_a_dead_entry_that_left_the_map_is_not_used_again(null: na.Device, on: bool) -> None:
+def test_a_dead_entry_is_not_used_again(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     arrays = [ones() for _ in range(3)]
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_a_dead_entry_that_left_the_map_is_not_used_again(null: na.Device, on: b
     op.sync_on(stream)
 
 
-def test_a_device_that_comes_again_has_its_own_tensors(on: bool) -> None:
+def test_a_returning_device_has_its_own_tensors(on: bool) -> None:
     arrays = [ones() for _ in range(3)]
     tensors: list[Any] = []  # of the device before, too: its entries are alive
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_a_method_that_was_replaced_is_called(
         add(ones(), ones(), ones())
 
 
-def test_functions_of_a_class_are_called_as_its_methods(null: na.Device, on: bool) -> None:
+def test_functions_of_a_class_are_called_as_methods(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     x = BuiltInArray(np.ones(8, np.float32))
     for _ in range(3):
@@ -163,7 +163,7 @@ def test_functions_of_a_class_are_called_as_its_methods(null: na.Device, on: boo
         add(ones(), y, x)
 
 
-def test_functions_of_a_class_that_are_replaced_are_not_called(
+def test_replaced_functions_of_a_class_are_not_called(
     null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = null.new_stream()

@@ -55,7 +55,7 @@ def held_elsewhere(
         holder.join()
 
 
-def test_a_number_is_given_under_the_lock_of_the_stream(null: na.Device, on: bool) -> None:
+def test_a_number_is_given_under_the_streams_lock(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     number = stream._sequence
@@ -65,9 +65,7 @@ def test_a_number_is_given_under_the_lock_of_the_stream(null: na.Device, on: boo
     assert stream._sequence == number + 1
 
 
-def test_a_number_that_has_passed_is_noted_under_the_lock_of_the_stream(
-    null: na.Device, on: bool
-) -> None:
+def test_a_passed_number_is_noted_under_the_lock(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
 
     def replace(function: Any) -> None:
@@ -87,7 +85,7 @@ def test_the_latest_number_that_has_passed_stays_noted(null: na.Device, on: bool
     assert stream._confirmed == later
 
 
-def test_blocks_change_hands_under_the_lock_of_the_pool(on: bool) -> None:
+def test_blocks_change_hands_under_the_pools_lock(on: bool) -> None:
     memory = gpu_memory()
     pool = pool_with(memory, 2)
     with held_elsewhere(pool._lock, memory.CudaPool.reuse) as calls:
@@ -127,7 +125,7 @@ def test_work_waits_for_the_lock_of_the_device(null: na.Device, on: bool, kind: 
     stream.synchronize()
 
 
-def test_work_is_retired_under_the_lock_of_the_stream(null: na.Device, on: bool) -> None:
+def test_work_is_retired_under_the_streams_lock(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     z = na.zeros(8).sync_on(stream)
     add_one(z).sync_on(stream)

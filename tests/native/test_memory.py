@@ -46,7 +46,7 @@ def told(build: Any) -> str:
 
 
 @pytest.mark.parametrize("make", [na.empty, na.zeros], ids=["empty", "zeros"])
-def test_tensors_of_any_shape_and_dtype_are_built_as_by_python(make: Any) -> None:
+def test_tensors_of_any_kind_are_those_of_python(make: Any) -> None:
     for shape in SHAPES:
         for dtype in DTYPES:
             answers = []
@@ -74,7 +74,7 @@ def bfloat16s() -> Any:
     return np.ones(4, pytest.importorskip("ml_dtypes").bfloat16)
 
 
-def test_arrays_of_any_kind_come_back_as_by_python(device: na.Device, stream: na.Stream) -> None:
+def test_arrays_of_any_kind_return_as_in_python(device: na.Device, stream: na.Stream) -> None:
     for name, array in arrays().items():
         answers = []
         for on in (False, True, True):
@@ -89,7 +89,7 @@ def test_arrays_of_any_kind_come_back_as_by_python(device: na.Device, stream: na
 
 
 @both_ways
-def test_an_array_that_changed_its_shape_is_not_copied_as_it_was(
+def test_a_reshaped_array_is_not_copied_as_before(
     device: na.Device, stream: na.Stream, on: bool
 ) -> None:
     native.switch(on)
@@ -127,7 +127,7 @@ def warm(stream: na.Stream) -> None:
 
 
 @both_ways
-def test_a_new_tensor_names_its_writer_and_is_kept(
+def test_a_new_tensor_names_and_keeps_its_writer(
     device: na.Device, stream: na.Stream, on: bool
 ) -> None:
     warm(stream)
@@ -185,7 +185,7 @@ def test_memory_in_use_is_not_used_again(device: na.Device, stream: na.Stream, o
 
 
 @both_ways
-def test_a_download_waits_for_the_writer_on_another_stream(
+def test_a_download_waits_for_a_writer_elsewhere(
     device: na.Device, stream: na.Stream, on: bool
 ) -> None:
     warm(stream)
@@ -209,7 +209,7 @@ def test_a_download_waits_for_the_writer_on_another_stream(
 
 
 @both_ways
-def test_a_writer_waits_for_a_download_on_another_stream(
+def test_a_writer_waits_for_a_download_elsewhere(
     device: na.Device, stream: na.Stream, on: bool
 ) -> None:
     warm(stream)
@@ -251,7 +251,7 @@ def test_a_moved_tensor_is_not_read(device: na.Device, stream: na.Stream, on: bo
 
 
 @both_ways
-def test_a_graph_launch_is_a_use_of_all_its_buffers(
+def test_a_graph_launch_uses_all_its_buffers(
     device: na.Device, stream: na.Stream, on: bool
 ) -> None:
     other = device.new_stream()

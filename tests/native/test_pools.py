@@ -67,7 +67,7 @@ def pool_with(memory: Any, count: int) -> Any:
 
 
 @both_ways
-def test_a_pool_with_a_limit_counts_what_it_gets_back(on: bool) -> None:
+def test_a_limited_pool_counts_what_it_gets_back(on: bool) -> None:
     memory = gpu_memory()
     native.switch(on)
     blocks = pool_with(memory, 2)
@@ -86,7 +86,7 @@ def _note_return(returned: list[int], block: Any, lent: bool) -> None:
 
 
 @both_ways
-def test_a_page_locked_block_returns_with_its_last_holder(on: bool) -> None:
+def test_a_pinned_block_returns_with_its_last_holder(on: bool) -> None:
     pinned = pytest.importorskip("numbasync.backend.cuda.pinned_memory", exc_type=ImportError)
     native.switch(on)
     pool = pinned.PinnedPool(None)
@@ -128,7 +128,7 @@ def test_page_locked_blocks_in_garbage_cycles_return(on: bool) -> None:
     assert len(set(pool._sizes[4096].spare)) == 16
 
 
-def test_a_block_that_is_not_made_returns_no_address() -> None:
+def test_an_unmade_block_returns_no_address() -> None:
     wrong: Any = None
     spare: list[int] = []
     for arguments in ((16, wrong, 4096), ("16", spare, 4096), (16, spare, "4096")):

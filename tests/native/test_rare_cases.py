@@ -32,7 +32,7 @@ BY_PYTHON = (1, 0, 0)  # what the null device's stream asks of the driver
     ],
     ids=str,
 )
-def test_a_fill_repeats_the_shortest_pattern_of_the_driver(
+def test_a_fill_repeats_the_drivers_shortest_pattern(
     null: na.Device, on: bool, dtype: str, value: float, expected: tuple[int, int, int]
 ) -> None:
     stream = null.new_stream()
@@ -41,7 +41,7 @@ def test_a_fill_repeats_the_shortest_pattern_of_the_driver(
         assert tuple(library().null_filled()[:3]) == (expected if on else BY_PYTHON)
 
 
-def test_a_graph_of_debug_kernels_is_checked_after_each_launch(null: na.Device, on: bool) -> None:
+def test_a_debug_graph_is_checked_after_each_launch(null: na.Device, on: bool) -> None:
     """Python's launch does so; the core's gives the driver the graph."""
     stream = null.new_stream()
     z = na.zeros(8).sync_on(stream)
@@ -53,9 +53,7 @@ def test_a_graph_of_debug_kernels_is_checked_after_each_launch(null: na.Device, 
         assert library().null_replayed() == (graph._backend.number if on and not checks else 0)
 
 
-def test_a_launch_that_waits_behind_others_keeps_its_tensors_once(
-    null: na.Device, on: bool
-) -> None:
+def test_a_waiting_launch_keeps_its_tensors_once(null: na.Device, on: bool) -> None:
     stream, other = null.new_stream(), null.new_stream()
     z, y, x = (na.zeros(8).sync_on(stream) for _ in range(3))
     add_one(x).sync_on(other)
@@ -68,17 +66,17 @@ def test_a_launch_that_waits_behind_others_keeps_its_tensors_once(
     release()
 
 
-def test_a_line_of_the_package_is_not_a_programs(null: na.Device, on: bool) -> None:
+def test_the_packages_lines_are_not_a_programs(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     z = na.zeros(8).sync_on(stream)
     inside: dict[str, Any] = {"__name__": "numbasync.somewhere"}
     exec("def submit(op, stream):\n    op.async_on(stream)", inside)
     for _ in range(2):
         inside["submit"](add_one(z), stream)
-        assert z.storage.writer.site.code.co_name == "test_a_line_of_the_package_is_not_a_programs"
+        assert z.storage.writer.site.code.co_name == "test_the_packages_lines_are_not_a_programs"
 
 
-def test_the_error_of_work_is_a_note_of_the_waits_error(
+def test_the_works_error_notes_the_waits_error(
     null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = null.new_stream()

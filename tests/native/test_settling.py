@@ -48,7 +48,7 @@ def test_bytes_and_a_host_side(null: na.Device, on: bool) -> None:
     assert all(work.done for work in hosted)
 
 
-def test_the_first_error_of_work_without_a_future_is_reported(null: na.Device, on: bool) -> None:
+def test_an_error_of_unawaited_work_is_reported(null: na.Device, on: bool) -> None:
     stream, errors = null.new_stream(), [ValueError("first"), ValueError("second")]
     work = [committed(stream, after=raising(error), detached=True) for error in errors]
     committed(stream, after=raising(KeyError("of a future")))
@@ -72,9 +72,7 @@ def test_errors_of_dependencies_on_other_streams(null: na.Device, on: bool) -> N
     assert not stream.has_dependencies
 
 
-def test_dependencies_that_are_known_before_other_work_is_settled(
-    null: na.Device, on: bool
-) -> None:
+def test_dependencies_known_before_other_work_is_settled(null: na.Device, on: bool) -> None:
     """Between `depends_on` and `commit`, the stream settles all that is in flight."""
     stream, other = null.new_stream(), null.new_stream()
     failing = committed(other, after=raising(ValueError("wrong")))
@@ -115,7 +113,7 @@ def test_abandoned_work_is_committed_by_the_next_look(null: na.Device, on: bool)
     assert submission.sequence == 1 == stream._sequence and submission.done
 
 
-def test_what_is_in_flight_on_a_broken_stream_fails(null: na.Device, on: bool) -> None:
+def test_work_in_flight_on_broken_streams_fails(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
     number = stream.enqueue_signal()

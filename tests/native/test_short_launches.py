@@ -111,7 +111,7 @@ def test_an_error_is_of_its_launch_alone(stream: na.Stream, on: bool) -> None:
     assert not backend.engine.is_at_work
 
 
-def test_after_an_error_the_rest_of_its_operation_is_skipped(stream: na.Stream, on: bool) -> None:
+def test_an_error_skips_the_rest_of_its_operation(stream: na.Stream, on: bool) -> None:
     z = na.zeros(8).sync_on(stream)
     write_at[1, 1](z, 1).sync_on(stream)
     with pytest.raises(OutOfBoundsError):
@@ -232,9 +232,7 @@ def test_it_holds_the_lock_of_all_streams(stream: na.Stream, on: bool) -> None:
     assert not state._is_owned()  # type: ignore[attr-defined]
 
 
-def test_what_stops_the_thread_is_raised_and_is_no_error_of_the_work(
-    cpu: na.Device, stream: na.Stream, on: bool
-) -> None:
+def test_what_stops_threads_is_no_works_error(cpu: na.Device, stream: na.Stream, on: bool) -> None:
     z = na.zeros(8).sync_on(stream)
     add_one(z).sync_on(stream)
     with entry_point(stop), pytest.raises(KeyboardInterrupt):
@@ -245,7 +243,7 @@ def test_what_stops_the_thread_is_raised_and_is_no_error_of_the_work(
     assert z.to_host().sync_on(stream)[0] == 2
 
 
-def test_a_step_that_is_stopped_fails_its_operation_alone(
+def test_a_stopped_step_fails_its_operation_alone(
     cpu: na.Device, stream: na.Stream, on: bool
 ) -> None:
     z = na.zeros(8).sync_on(stream)

@@ -49,7 +49,7 @@ def nothing_else():
 # --- plans ---
 
 
-def test_the_plan_is_that_of_the_shape_the_value_and_the_grid(null: na.Device, on: bool) -> None:
+def test_a_plan_is_of_shape_value_and_grid(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     tensors = [na.zeros(n).sync_on(stream) for n in (8, 1000)]
 
@@ -66,7 +66,7 @@ def test_the_plan_is_that_of_the_shape_the_value_and_the_grid(null: na.Device, o
         assert kernels[0] == kernels[2] != kernels[1]
 
 
-def test_the_plans_of_a_zip_are_those_of_its_launches(null: na.Device, on: bool) -> None:
+def test_a_zips_plans_are_its_launches_plans(null: na.Device, on: bool) -> None:
     stream = null.new_stream()
     z, x = (na.zeros(n).sync_on(stream) for n in (8, 1000))
 
@@ -193,7 +193,7 @@ def test_another_librarys_array_is_ordered_after_its_work(null: na.Device, on: b
     z.source = None
 
 
-def test_what_is_read_only_is_no_output_of_a_fast_call(null: na.Device, on: bool) -> None:
+def test_readonly_arrays_are_no_outputs_of_fast_calls(null: na.Device, on: bool) -> None:
     source = SimpleNamespace(
         export=SimpleNamespace(readonly=True), is_nonblocking=True, order=lambda stream: None
     )
@@ -239,7 +239,7 @@ def test_no_operation_runs_inside_of_another(null: na.Device, on: bool, way: str
     add_one(z).sync_on(stream)
 
 
-def test_a_call_for_one_stream_runs_on_no_other(null: na.Device, on: bool) -> None:
+def test_a_call_for_one_stream_runs_there(null: na.Device, on: bool) -> None:
     first, second, z = null.new_stream(), null.new_stream(), na.zeros(8).sync()
     own = add_one[(1,), (8,), first]
     calls: list[Callable[[], na.DeviceOp[Any]]] = [lambda: own(z), lambda: own(z).map(lambda r: 1)]

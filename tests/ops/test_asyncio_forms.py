@@ -73,7 +73,7 @@ async def test_every_form_gives_the_value(device: na.Device, form: str) -> None:
 
 @loops
 @pytest.mark.parametrize("is_set", [True, False], ids="factory={}".format)
-def test_a_thousand_operations_are_as_many_tasks_or_none(
+def test_a_thousand_operations_take_equal_tasks_or_none(
     device: na.Device, loop: str, is_set: bool
 ) -> None:
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_two_threads_with_a_loop_each(device: na.Device) -> None:
 # --- when it is submitted ---
 
 
-async def test_submitted_at_the_next_turn_in_the_order_of_creation(device: na.Device) -> None:
+async def test_operations_are_submitted_next_turn_in_creation_order(device: na.Device) -> None:
     seen: list[int] = []
     before = counters()
     z = await na.zeros(4)
@@ -288,7 +288,7 @@ async def test_an_error_names_the_line_of_the_program(device: na.Device) -> None
     assert "in test_an_error_names_the_line_of_the_program" in str(caught.value)
 
 
-def test_control_c_ends_one_and_the_others_are_submitted(device: na.Device) -> None:
+def test_control_c_ends_one_and_submits_the_others(device: na.Device) -> None:
     seen: list[int] = []
 
     def stop(_: object) -> None:

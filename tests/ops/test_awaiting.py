@@ -33,7 +33,7 @@ async def test_an_await_waits_for_the_gate(
     assert stream.pending == 0
 
 
-async def test_spawn_starts_now_and_schedule_at_the_first_await(
+async def test_spawn_starts_now_and_schedule_when_awaited(
     device: na.Device, stream: na.Stream
 ) -> None:
     ran: list[str] = []
@@ -100,7 +100,7 @@ def test_a_policy_that_gives_no_stream(device: na.Device) -> None:
         device.policy = before
 
 
-async def test_an_operation_that_was_run_before_takes_no_stream(device: na.Device) -> None:
+async def test_an_operation_that_ran_takes_no_stream(device: na.Device) -> None:
     def turns() -> list[na.Stream]:
         return [device.policy.next_stream() for _ in range(4)]
 
@@ -118,7 +118,7 @@ async def test_an_operation_that_was_run_before_takes_no_stream(device: na.Devic
         assert turns() == before
 
 
-async def test_a_future_may_be_awaited_again_and_by_two(
+async def test_a_future_is_awaited_repeatedly_and_by_two(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     gate.close()
@@ -157,7 +157,7 @@ async def test_a_cancelled_await_leaves_no_waiter(
     assert (await na.ones(2).to_host()).tolist() == [1, 1]
 
 
-def test_a_loop_closed_first_gives_the_memory_back_later(
+def test_a_loop_closed_early_returns_memory_later(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     start = used(device)
@@ -191,14 +191,14 @@ async def test_a_failed_future_that_nobody_awaits_is_named(device: na.Device) ->
         gc.collect()
 
 
-def test_a_future_can_be_waited_for_without_a_loop(device: na.Device) -> None:
+def test_a_future_is_waited_for_without_a_loop(device: na.Device) -> None:
     future = na.spawn(na.full(3, 2).to_host())
     assert future.sync().tolist() == [2, 2, 2]
     assert future.done()
     assert na.value(4).schedule(device.policy).sync() == 4
 
 
-async def test_first_use_of_a_kernel_compiles_while_the_loop_turns(
+async def test_the_loop_turns_during_a_kernels_first_compilation(
     device: na.Device, compiler: HeldCompiler
 ) -> None:
     kernel, z = fresh(), await na.zeros(1)

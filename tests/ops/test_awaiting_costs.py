@@ -89,7 +89,7 @@ async def test_after_each_of_fifty_waits_nothing_is_watched(
     assert (await z.to_host()).tolist() == [50] * 4
 
 
-def test_eight_threads_with_a_loop_each_see_their_own_forty_values(device: na.Device) -> None:
+def test_eight_threads_with_loops_see_their_own_values(device: na.Device) -> None:
     async def main(n: int) -> list[list[float]]:
         return [(await na.full(4, 100 * n + i).to_host()).tolist() for i in range(40)]
 
@@ -131,7 +131,7 @@ def test_ten_thousand_short_awaits_leave_nothing_behind(device: na.Device) -> No
 
 
 @loops
-def test_tasks_that_are_cancelled_at_any_moment_call_nothing_in_vain(
+def test_cancelled_tasks_call_nothing_in_vain(
     device: na.Device, stream: na.Stream, loop: str
 ) -> None:
     async def main() -> None:
@@ -161,7 +161,7 @@ def test_tasks_that_are_cancelled_at_any_moment_call_nothing_in_vain(
 
 
 @loops
-def test_a_future_in_flight_outlives_its_loop_and_is_awaited_on_another(
+def test_a_future_outlives_its_loop_to_another(
     device: na.Device, stream: na.Stream, gate: Gate, loop: str
 ) -> None:
     na.full(3, 8).to_host().sync()
@@ -188,7 +188,7 @@ def test_a_future_in_flight_outlives_its_loop_and_is_awaited_on_another(
     assert run(loop, waited(future)).tolist() == [8, 8, 8]
 
 
-def test_one_future_is_awaited_on_two_loops_at_once(
+def test_one_future_is_awaited_on_two_loops(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     na.full(3, 8).to_host().sync()
@@ -212,7 +212,7 @@ def test_one_future_is_awaited_on_two_loops_at_once(
     assert one is two and one.tolist() == [8, 8, 8]
 
 
-async def test_a_timeout_ends_the_wait_and_the_memory_stays_until_the_work_ends(
+async def test_memory_outlives_a_timeout_until_the_work_ends(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     await na.full(2**20, 4)

@@ -63,7 +63,7 @@ async def test_no_more_bytes_are_in_flight_than_allowed(
             await future
 
 
-async def test_who_waits_for_bytes_counts_the_operations_that_go_meanwhile(
+async def test_waiters_for_bytes_count_operations_that_go(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, looks, is_available = device.new_stream(), list[Capacity](), Capacity.is_available
@@ -188,7 +188,7 @@ async def test_blocking_submits_first_what_waits_for_room(
     assert (await z.to_host()).tolist() == [4] * 4
 
 
-async def test_a_closure_that_runs_operations_does_not_wait_for_itself(device: na.Device) -> None:
+async def test_a_closure_running_operations_does_not_self_wait(device: na.Device) -> None:
     with na.limit(ops=1, bytes=64):
         op = na.zeros(4).then_unchecked(lambda t: na.value(t.to_host().sync()))
         assert (await asyncio.wait_for(waited(op), 300)).tolist() == [0] * 4
@@ -215,7 +215,7 @@ def test_a_lost_completion_keeps_no_place(device: na.Device, stream: na.Stream) 
     assert z.to_host().sync().tolist() == [2] * 4
 
 
-def test_who_waits_can_be_looked_at_while_other_threads_begin_to_wait(
+def test_waiters_are_shown_while_others_begin_to_wait(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     gate.close()

@@ -54,7 +54,7 @@ WAYS: list[Callable[..., Any]] = [by_await, by_schedule, by_brackets, by_gather,
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_a_hundred_that_wait_for_room_are_cancelled_and_launch_nothing(
+async def test_cancelled_waiters_for_room_launch_nothing(
     device: na.Device, stream: na.Stream, gate: Gate, way: Callable[..., Any]
 ) -> None:
     z, last = await na.zeros(4), await na.zeros(4)
@@ -77,7 +77,7 @@ async def test_a_hundred_that_wait_for_room_are_cancelled_and_launch_nothing(
     assert device.in_flight == (0, 0)
 
 
-async def test_a_hundred_behind_a_first_compilation_are_cancelled_with_it(
+async def test_a_cancelled_first_compilation_cancels_those_behind(
     device: na.Device, compiler: HeldCompiler
 ) -> None:
     new, z = fresh(), await na.zeros(4)
@@ -94,7 +94,7 @@ async def test_a_hundred_behind_a_first_compilation_are_cancelled_with_it(
     assert (counters() - before).compiles == 1, "it went on"
 
 
-async def test_whoever_leaves_a_block_lets_nobody_go_at_once(
+async def test_leaving_a_block_releases_nobody_at_once(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     z, free = await na.zeros(4), await na.zeros(4)
@@ -117,7 +117,7 @@ async def test_whoever_leaves_a_block_lets_nobody_go_at_once(
     assert (await free.to_host()).tolist() == [1] * 4
 
 
-async def test_what_is_spawned_runs_though_its_future_is_dropped_or_its_await_cancelled(
+async def test_spawned_work_runs_though_dropped_or_cancelled(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     z = await na.zeros(4)
@@ -240,7 +240,7 @@ async def test_every_way_of_asyncio_withdraws(
 # --- what others need ------------------------------------------------------------------------
 
 
-async def test_a_chain_that_is_half_enqueued_stops_there_and_frees_nothing_in_use(
+async def test_a_half_enqueued_chain_stops_freeing_nothing_used(
     device: na.Device, stream: na.Stream, gate: Gate, compiler: HeldCompiler
 ) -> None:
     seen: list[na.Tensor] = []

@@ -41,7 +41,7 @@ _events = st.one_of(
     max_examples=25, derandomize=True
 )  # fmt: skip
 @given(st.lists(_events, min_size=4, max_size=24))
-def test_random_programs_run_what_is_wanted_in_its_order(
+def test_random_programs_run_what_is_wanted_in_order(
     device: na.Device, events: list[tuple[Any, ...]]
 ) -> None:
     na.run(_random_program(device, events))

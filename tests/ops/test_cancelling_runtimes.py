@@ -29,7 +29,7 @@ async def cancelled(*tasks: asyncio.Future[Any]) -> None:
 @pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
 @pytest.mark.parametrize("held", [True, False], ids=["tasks held", "tasks dropped"])
 @pytest.mark.parametrize("then", ["another loop", "blocking", "another thread"])
-def test_of_a_loop_that_is_closed_only_what_was_spawned_runs(
+def test_a_closed_loop_runs_only_spawned_work(
     device: na.Device, stream: na.Stream, gate: Gate, held: bool, then: str
 ) -> None:
     z, spawned, both = (na.zeros(4).sync() for _ in range(3))
@@ -79,7 +79,7 @@ def test_of_a_loop_that_is_closed_only_what_was_spawned_runs(
 
 @pytest.mark.may_leave("a thread keeps the line of a loop that was stopped until its next loop")
 @loops
-def test_ctrl_c_at_the_end_of_a_loop_stops_all_that_it_waits_for(
+def test_ctrl_c_ends_all_that_a_loop_awaits(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     z = na.zeros(4).sync()
@@ -134,7 +134,7 @@ async def test_what_a_runtime_was_to_run_is_withdrawn(device: na.Device) -> None
     assert (await z.to_host()).tolist() == [1] * 4
 
 
-async def test_what_a_runtime_has_not_come_to_does_not_begin(device: na.Device) -> None:
+async def test_a_runtime_does_not_begin_what_is_left(device: na.Device) -> None:
     z, begun = await na.zeros(4), threading.Event()
     other = add_one(z).schedule(device.policy)
 

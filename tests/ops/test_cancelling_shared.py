@@ -40,7 +40,7 @@ async def test_of_two_who_wait_one_may_go(device: na.Device, stream: na.Stream, 
     assert (await z.to_host()).tolist() == [3] * 4
 
 
-async def test_a_thread_that_blocks_for_it_waits_as_well(
+async def test_a_blocking_thread_waits_as_well(
     device: na.Device, stream: na.Stream, gate: Gate, blocks: threading.Event
 ) -> None:
     z = await na.zeros(4)
@@ -59,7 +59,7 @@ async def test_a_thread_that_blocks_for_it_waits_as_well(
 
 
 @pytest.mark.parametrize("asked", ["while it compiles", "behind it", "later"])
-async def test_a_shared_operation_goes_on_for_those_who_need_it(
+async def test_a_shared_operation_continues_for_its_holders(
     device: na.Device, compiler: HeldCompiler, blocks: threading.Event, asked: str
 ) -> None:
     await na.zeros(4)
@@ -119,7 +119,7 @@ async def test_nobody_waits_behind_what_nobody_goes_on_with(
 
 
 @pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
-def test_who_goes_on_with_it_on_another_loop_waits_for_nobody_of_the_first(
+def test_a_holder_on_another_loop_waits_for_nobody(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     na.zeros(4).sync()

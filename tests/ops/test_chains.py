@@ -22,7 +22,7 @@ def test_chains_can_be_of_any_length(device: na.Device) -> None:
     assert op.sync() == 6000
 
 
-async def test_a_chain_that_makes_itself_longer_needs_no_stack(device: na.Device) -> None:
+async def test_a_self_extending_chain_needs_no_stack(device: na.Device) -> None:
     def down(n: int) -> na.DeviceOp[int]:
         return na.value(n) if n == 0 else na.value(n).then(lambda n: down(n - 1))
 
@@ -32,7 +32,7 @@ async def test_a_chain_that_makes_itself_longer_needs_no_stack(device: na.Device
 # --- an operation that names its stream ---
 
 
-def test_a_stream_in_brackets_counts_for_what_is_made_of_the_launch(
+def test_a_bracketed_stream_holds_for_derived_operations(
     device: na.Device, stream: na.Stream
 ) -> None:
     z = na.zeros(4).sync()
@@ -84,14 +84,14 @@ def collected(recwarn: pytest.WarningsRecorder) -> list[str]:
     return [str(w.message) for w in recwarn.list]
 
 
-def test_one_half_of_an_unzip_may_be_left_alone(
+def test_half_of_an_unzip_may_be_unused(
     device: na.Device, recwarn: pytest.WarningsRecorder
 ) -> None:
     assert na.zip(na.value(1), na.value(2)).unzip()[0].sync() == 1
     assert collected(recwarn) == []
 
 
-def test_an_unzip_of_which_nothing_is_wanted_warns_once(recwarn: pytest.WarningsRecorder) -> None:
+def test_an_unused_unzip_warns_once(recwarn: pytest.WarningsRecorder) -> None:
     na.zip(na.value(1), na.value(2)).unzip()
     (said,) = collected(recwarn)
     assert said.startswith("zip(") and "never awaited" in said
@@ -118,9 +118,7 @@ def test_a_refused_operation_warns_of_nothing(
 # --- the context of a closure ---
 
 
-def test_work_that_a_closure_enqueues_itself_is_waited_for(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_work_enqueued_by_a_closure_is_awaited(device: na.Device, stream: na.Stream) -> None:
     from numbasync.testing import gate
 
     event = device.new_event()
@@ -152,7 +150,7 @@ def test_priority_is_a_policy(device: na.Device) -> None:
     assert "-1" in repr(urgent)
 
 
-def test_run_takes_an_operation_and_says_what_it_cannot_take() -> None:
+def test_run_takes_operations_and_says_what_it_refuses() -> None:
     assert na.run(na.value(3)) == 3
 
     async def main() -> int:

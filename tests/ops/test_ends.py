@@ -50,7 +50,7 @@ def test_a_finaliser_never_raises(kind: Any, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @loops
-def test_a_thread_that_ends_with_work_in_flight_and_an_open_loop_leaves_nothing(
+def test_a_thread_ending_with_work_leaves_nothing(
     device: na.Device, stream: na.Stream, gate: Gate, loop: str
 ) -> None:
     add_one(na.zeros(2**18)).output().to_host().sync()
@@ -81,7 +81,7 @@ def test_a_thread_that_ends_with_work_in_flight_and_an_open_loop_leaves_nothing(
     assert used(device) == start
 
 
-def test_memory_whose_last_holder_ends_with_its_thread_comes_back(device: na.Device) -> None:
+def test_memory_held_last_by_ended_threads_returns(device: na.Device) -> None:
     start = used(device)
     made = threading.Barrier(3)
     held = threading.local()

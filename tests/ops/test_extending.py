@@ -87,7 +87,7 @@ def test_the_last_error_is_the_awaits(device: na.Device, times: int, kind: type[
     assert device.in_flight == (0, 0)
 
 
-def test_an_error_of_a_prerequisite_is_raised_at_its_yield(device: na.Device) -> None:
+def test_a_prerequisites_error_is_raised_at_its_yield(device: na.Device) -> None:
     class Careful(DeviceOp[str]):
         def steps(self, ctx: Context) -> Steps[str]:
             try:
@@ -181,7 +181,7 @@ def test_an_access_orders_work_of_all_streams(device: na.Device, writes: bool) -
     one.synchronize()
 
 
-def test_an_access_keeps_memory_until_the_work_is_done(device: na.Device) -> None:
+def test_an_access_keeps_memory_until_work_ends(device: na.Device) -> None:
     stream = device.new_stream()
     before = device.memory_stats().used_current
     t = na.zeros(4096).sync()
@@ -323,7 +323,7 @@ async def test_a_wrong_home_is_named(device: na.Device) -> None:
                 """No property."""
 
 
-def test_steps_that_return_those_of_a_part_are_steps(device: na.Device) -> None:
+def test_steps_returning_a_parts_steps_are_steps(device: na.Device) -> None:
     class Short(DeviceOp[Any]):
         def steps(self, ctx: Context) -> Any:
             return enqueue(ctx, na.ones(3))

@@ -38,7 +38,7 @@ def plant(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]
     device.forget_fault()
 
 
-async def test_an_await_asks_for_the_status_before_it_reports_success(
+async def test_an_await_checks_the_status_before_success(
     device: na.Device, stream: na.Stream, gate: Gate, plant: Plant
 ) -> None:
     await na.zeros(4)
@@ -57,7 +57,7 @@ async def test_an_await_asks_for_the_status_before_it_reports_success(
 
 
 @pytest.mark.parametrize("first", ["await", "sync"])
-def test_so_it_does_if_others_have_seen_the_word_before(
+def test_it_does_so_though_others_saw_the_word(
     device: na.Device, stream: na.Stream, plant: Plant, first: str
 ) -> None:
     future = na.spawn(na.zeros(4), stream)
@@ -87,7 +87,7 @@ MARKS: dict[str, Callable[[na.Device, na.Stream], Any]] = {
 
 
 @pytest.mark.parametrize("mark", MARKS)
-async def test_whatever_is_awaited_on_a_broken_stream_says_so(
+async def test_every_await_on_a_broken_stream_says_so(
     device: na.Device, stream: na.Stream, plant: Plant, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await na.zeros(4).schedule(stream)
@@ -99,7 +99,7 @@ async def test_whatever_is_awaited_on_a_broken_stream_says_so(
     assert caught.value is error
 
 
-def test_after_a_fault_everything_on_the_stream_fails_at_once_and_nothing_hangs(
+def test_after_a_fault_the_stream_fails_without_hanging(
     device: na.Device, stream: na.Stream, gate: Gate, plant: Plant
 ) -> None:
     z = na.zeros(4).sync()
@@ -146,7 +146,7 @@ def failing(work: bool, launch: bool) -> na.DeviceOp[Any]:
 @pytest.mark.parametrize("launch", [True, False])
 @pytest.mark.parametrize("synchronise", [True, False])
 @pytest.mark.parametrize("work", [True, False])
-def test_of_several_errors_the_first_cause_is_raised_and_has_the_others_as_notes(
+def test_the_first_of_several_errors_notes_the_others(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch,
     work: bool, synchronise: bool, launch: bool,
 ) -> None:  # fmt: skip
@@ -187,7 +187,7 @@ def divide(z: na.KernelOutput, by):
 
 
 @pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
-async def test_an_exception_in_a_debug_kernel_stalls_nothing_and_arrives_at_its_await(
+async def test_a_debug_kernels_exception_arrives_at_its_await(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     tensors = [await na.zeros(1, np.int64) for _ in range(3)]

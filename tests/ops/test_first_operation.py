@@ -57,7 +57,7 @@ asyncio.run(main())
 """
 
 
-def test_the_first_operation_of_a_process_lets_the_loop_turn(device: na.Device) -> None:
+def test_a_processs_first_operation_lets_loops_turn(device: na.Device) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "NUMBASYNC_DEVICE": device.kind}, capture_output=True, text=True,

@@ -59,7 +59,7 @@ FORMS: dict[str, Callable[..., Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("run", [asyncio.run, na.run], ids=["asyncio", "na"])
-def test_a_thread_starts_a_device_once_and_those_who_wait_keep_their_order(
+def test_one_thread_starts_a_device_in_waiters_order(
     unused: na.Device, starters: list[int], core: bool, form: str, run: Callable[[Any], Any]
 ) -> None:
     async def main() -> None:

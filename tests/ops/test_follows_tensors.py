@@ -156,7 +156,7 @@ async def test_operations_follow_their_tensors(
     assert OPERATIONS[name](t).sync() is not NotImplemented
 
 
-async def test_what_has_no_tensors_runs_on_the_current_device(
+async def test_operations_without_tensors_use_the_current_device(
     device: na.Device, far: na.Device, core: bool
 ) -> None:
     for current in (device, far):
@@ -180,9 +180,7 @@ async def test_a_spread_tuple_is_of_several_devices(device: na.Device, far: na.D
     await first.then(lambda u: add_one(u))  # made there, used from here
 
 
-async def test_an_argument_of_another_device_is_to_be_awaited_first(
-    device: na.Device, far: na.Device
-) -> None:
+async def test_another_devices_argument_is_to_be_awaited(device: na.Device, far: na.Device) -> None:
     t, u = ones(far), await na.zeros(N)
     for make in (
         lambda: saxpy(u, 1.0, t.to_host()),
@@ -195,7 +193,7 @@ async def test_an_argument_of_another_device_is_to_be_awaited_first(
     await saxpy(u, 1.0, await t.to_host())
 
 
-async def test_named_streams_and_policies_of_another_device_are_refused(
+async def test_another_devices_streams_and_policies_are_refused(
     device: na.Device, far: na.Device, core: bool
 ) -> None:
     t, here = ones(far), device.new_stream()
@@ -220,7 +218,7 @@ async def test_named_streams_and_policies_of_another_device_are_refused(
     assert (await t.to_host()).tolist() == [2] * N
 
 
-async def test_a_policy_of_another_device_serves_what_has_no_tensors(
+async def test_another_devices_policy_serves_operations_without_tensors(
     device: na.Device, far: na.Device, core: bool
 ) -> None:
     t = await na.ones(N)
@@ -234,7 +232,7 @@ async def test_a_policy_of_another_device_serves_what_has_no_tensors(
         device.policy = na.StreamPoolRoundRobin(device)
 
 
-def test_the_output_says_where_and_the_message_names_the_input(
+def test_the_output_decides_and_messages_name_the_input(
     device: na.Device, far: na.Device, core: bool
 ) -> None:
     for here, there in ((device, far), (far, device)):

@@ -90,7 +90,7 @@ async def test_a_cancelled_gather_cancels_what_it_started(device: na.Device) -> 
     assert ended == ["cancelled", "cancelled"]
 
 
-async def test_gather_raises_the_first_error_after_all_have_settled(
+async def test_gather_raises_its_first_error_after_settling(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
 
@@ -114,7 +114,7 @@ async def coroutine() -> str:
     return "coroutine"
 
 
-async def test_gather_starts_the_others_when_one_cannot_be_started(device: na.Device) -> None:
+async def test_gather_starts_others_when_one_cannot_start(device: na.Device) -> None:
     z = await na.ones(1)
     used_up = na.value(1)
     used_up.sync()

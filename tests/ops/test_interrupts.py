@@ -21,7 +21,7 @@ def test_nothing_is_left_of_a_call(device: na.Device, on: bool) -> None:
         assert not Interrupted(device, all=False).sweep(211, slice(on, None, 2))
 
 
-def test_locks_are_taken_by_what_is_written_in_c() -> None:
+def test_locks_are_taken_by_code_in_c() -> None:
     """^C may come in what takes a lock in Python when it is taken already: `threading.Condition`,
     what has one, and `ExitStack`.
     """

@@ -15,7 +15,7 @@ from tests.common import add_one, copy_to, waited
 from tests.waiting import eventually
 
 
-async def test_a_block_is_its_tasks_own_and_holds_up_nobody_else(
+async def test_a_limit_block_is_its_tasks_own(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     z, mine, both = await na.zeros(4), await na.zeros(4), await na.zeros(4)
@@ -62,7 +62,7 @@ async def test_blocks_in_blocks_all_hold(device: na.Device, stream: na.Stream, g
 
 
 @pytest.mark.parametrize("way", ["operations", "chains"])
-async def test_what_was_submitted_in_a_block_obeys_it_after_the_block(
+async def test_work_submitted_in_a_block_obeys_it_afterwards(
     device: na.Device, stream: na.Stream, gate: Gate, way: str
 ) -> None:
     other = device.new_stream()
@@ -86,7 +86,7 @@ async def test_what_was_submitted_in_a_block_obeys_it_after_the_block(
     await na.gather(*futures)
 
 
-async def test_bytes_of_what_was_submitted_in_a_block_are_counted_after_the_block(
+async def test_bytes_submitted_in_a_block_count_afterwards(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     other, most = device.new_stream(), 3 << 17
@@ -114,7 +114,7 @@ async def test_bytes_of_what_was_submitted_in_a_block_are_counted_after_the_bloc
 
 
 @pytest.mark.parametrize("loop", ["turns", "stalled"])
-async def test_higher_priority_goes_first_and_equals_in_their_order(
+async def test_higher_priority_goes_first_equals_in_order(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     admitted: list[Any] = []  # tasks may be resumed in another order than their work ran in
@@ -158,7 +158,7 @@ def test_a_priority_is_a_whole_number() -> None:
         na.limit(priority=1.5)  # type: ignore[arg-type]
 
 
-def test_a_limit_ends_with_its_block_and_can_be_lifted(device: na.Device) -> None:
+def test_a_limit_ends_with_its_block_or_lifting(device: na.Device) -> None:
     assert device.limit is None
     with na.limit(ops=4):
         assert device.limit == (4, None)
@@ -175,7 +175,7 @@ def test_a_limit_ends_with_its_block_and_can_be_lifted(device: na.Device) -> Non
         assert device.limit is None
 
 
-async def test_who_waits_for_room_goes_when_the_limit_is_lifted(
+async def test_waiters_for_room_go_when_limits_are_lifted(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     z = await na.zeros(4)
@@ -204,7 +204,7 @@ def test_blocks_of_several_tasks_may_overlap(device: na.Device) -> None:
     assert not device.is_limited
 
 
-def test_a_block_of_a_priority_alone_brings_back_no_limit(device: na.Device) -> None:
+def test_a_priority_block_brings_back_no_limit(device: na.Device) -> None:
     na.limit(ops=1)
     block = na.limit(priority=1)
     assert device.limit == (1, None), "of a block only"
@@ -215,7 +215,7 @@ def test_a_block_of_a_priority_alone_brings_back_no_limit(device: na.Device) -> 
     assert not device.is_limited
 
 
-def test_a_block_without_a_limit_brings_back_no_limit_that_was_lifted_since(
+def test_a_plain_block_brings_back_no_lifted_limit(
     device: na.Device,
 ) -> None:
     na.limit(ops=1)

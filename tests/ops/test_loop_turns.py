@@ -30,7 +30,7 @@ from tests.waiting import eventually, loops, run, rung_once, timer
 
 
 @loops
-def test_the_loop_turns_by_itself_while_the_device_works(
+def test_the_loop_turns_while_the_device_works(
     device: na.Device, stream: na.Stream, gate: Gate, loop: str
 ) -> None:
     async def main() -> None:
@@ -80,7 +80,7 @@ def busy_thread(interval: float) -> Iterator[Callable[[float, Callable[[], None]
 
 
 @loops
-def test_a_thread_that_computes_delays_a_wake_up_by_one_switch_interval(
+def test_a_computing_thread_delays_wakeups_by_one_interval(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     interval = 0.02
@@ -170,7 +170,7 @@ async def wait_for_the_gate(device: na.Device, stream: na.Stream) -> None:
 
 @needs_proc
 @loops
-def test_a_loop_has_one_descriptor_made_when_it_first_sleeps(
+def test_a_loops_descriptor_is_made_at_first_sleep(
     device: na.Device, stream: na.Stream, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = [device.new_stream() for _ in range(4)]

@@ -71,7 +71,7 @@ async def load(_: Any = None) -> int:
 
 
 @pytest.mark.parametrize("name", ["then", "then_unchecked", "then_with_context", "map", "inspect"])
-def test_an_async_closure_is_refused_when_it_is_given(device: na.Device, name: str) -> None:
+def test_an_async_closure_is_refused_at_once(device: na.Device, name: str) -> None:
     with pytest.raises(OperationError, match="(?s)load is an `async def`.*x = await op"):
         getattr(na.value(1), name)(load)
 
@@ -88,7 +88,7 @@ class Loader:
 
 
 @pytest.mark.parametrize("closure", [partial(load, 1), Loader(), lambda *_: load()])
-async def test_a_closure_that_gives_a_coroutine_is_refused_when_it_is_run(
+async def test_a_closure_giving_a_coroutine_is_refused_later(
     device: na.Device, closure: Any
 ) -> None:
     def without(*_: Any) -> Any:

@@ -21,7 +21,7 @@ from tests.waiting import begin, in_time
 # --- nothing before they run ---
 
 
-def test_a_pipeline_of_five_that_is_scheduled_and_dropped_does_nothing_and_is_named(
+def test_a_dropped_scheduled_pipeline_is_named_and_idle(
     device: na.Device, policy: na.SchedulingPolicy
 ) -> None:
     kernel = fresh()
@@ -70,7 +70,7 @@ def test_no_closure_is_called_after_an_error(device: na.Device, kind: str) -> No
     assert called == []
 
 
-def test_zip_enqueues_its_parts_in_order_on_one_stream(
+def test_zip_enqueues_parts_in_order_on_one_stream(
     device: na.Device, policy: na.SchedulingPolicy
 ) -> None:
     seen: list[tuple[str, na.Stream]] = []
@@ -104,7 +104,7 @@ async def test_a_shared_parent_runs_once_for_n_holders(
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-async def test_what_is_zipped_and_unzipped_runs_every_part_once(
+async def test_zipped_and_unzipped_parts_run_once(
     device: na.Device, policy: na.SchedulingPolicy, order: tuple[int, int]
 ) -> None:
     tensors = [await na.zeros(4), await na.zeros(4)]
@@ -120,7 +120,7 @@ async def test_what_is_zipped_and_unzipped_runs_every_part_once(
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("what", ["shared", "unzip"])
-def test_two_threads_that_ask_at_the_same_instant_run_a_slow_parent_once(
+def test_simultaneous_askers_run_a_slow_parent_once(
     device: na.Device, blocks: threading.Event, what: str, fails: bool
 ) -> None:
     runs: list[int] = []
@@ -155,7 +155,7 @@ def test_two_threads_that_ask_at_the_same_instant_run_a_slow_parent_once(
         assert got == [made, made]
 
 
-async def test_after_a_failure_every_kind_of_holder_gets_the_parents_own_error(
+async def test_all_holders_get_the_parents_own_error(
     device: na.Device, policy: na.SchedulingPolicy
 ) -> None:
     error = LookupError("the parent's own")
@@ -184,9 +184,7 @@ async def test_after_a_failure_every_kind_of_holder_gets_the_parents_own_error(
 
 
 @pytest.mark.parametrize("how", ["returned", "run", "awaited", "through another"])
-def test_a_shared_operation_in_its_own_closure_is_an_error_and_no_deadlock(
-    device: na.Device, how: str
-) -> None:
+def test_a_shared_operation_in_its_closure_is_refused(device: na.Device, how: str) -> None:
     held: list[na.DeviceOp[Any]] = []
     if how in ("returned", "awaited"):
         op = na.value(1).then(lambda _: held[0]).shared()
@@ -314,7 +312,7 @@ def test_an_operation_is_explained_without_running(device: na.Device) -> None:
     op.suppress_warning()
 
 
-def test_a_drawing_leads_from_parts_to_what_uses_them(device: na.Device) -> None:
+def test_a_drawing_leads_from_parts_to_users(device: na.Device) -> None:
     def same(t: na.Tensor) -> na.Tensor:
         return t
 

@@ -37,7 +37,7 @@ def test_a_part_of_another_operation_cannot_be_run(device: na.Device) -> None:
     assert whole.sync() == (4,)
 
 
-def test_one_that_is_dropped_without_having_run_is_named(device: na.Device) -> None:
+def test_a_dropped_operation_that_never_ran_is_named(device: na.Device) -> None:
     before = counters()
     pipeline = na.zeros(4).then(lambda t: add_one(t)).map(lambda r: r.z).inspect(id).dup()
     with pytest.warns(RuntimeWarning, match=r"zeros\(\(4,\)\)\.then.* was never awaited"):
@@ -60,9 +60,7 @@ def test_then_gives_one_stream_to_all(device: na.Device, stream: na.Stream) -> N
     assert streams == [stream, stream]
 
 
-def test_map_and_inspect_run_on_the_host_at_enqueue(
-    device: na.Device, stream: na.Stream, gate: Any
-) -> None:
+def test_map_and_inspect_run_when_enqueued(device: na.Device, stream: na.Stream, gate: Any) -> None:
     seen: list[Any] = []
     gate.close()
     value = na.zeros(3).inspect(seen.append).map(lambda t: ("made", t)).async_on(stream)
@@ -96,7 +94,7 @@ def test_with_context_has_stream_device_and_memory(device: na.Device, stream: na
     assert made.to_host().sync().tolist() == [device.ordinal] * 2
 
 
-def test_a_closure_that_gives_no_operation_is_told_so(device: na.Device) -> None:
+def test_a_closure_without_an_operation_is_told_so(device: na.Device) -> None:
     with pytest.raises(OperationError, match=r"must be an operation, not int.*\n.*na\.value"):
         na.zeros(3).then(lambda t: 3).sync()  # type: ignore[arg-type, return-value]
     with pytest.raises(OperationError, match="argument 1 of zip"):
@@ -138,7 +136,7 @@ async def test_shared_in_a_diamond(device: na.Device) -> None:
     assert runs == [1]
 
 
-async def test_a_holder_on_another_stream_waits_for_the_producer(
+async def test_a_holder_elsewhere_waits_for_the_producer(
     device: na.Device, stream: na.Stream, gate: Any
 ) -> None:
     add_one(na.zeros(4)).sync()
@@ -154,7 +152,7 @@ async def test_a_holder_on_another_stream_waits_for_the_producer(
     await producer
 
 
-async def test_a_holder_fails_if_the_producer_fails_on_the_device(
+async def test_a_holder_fails_with_its_producer(
     device: na.Device, stream: na.Stream, gate: Any
 ) -> None:
     target = np.zeros(4, np.float32)

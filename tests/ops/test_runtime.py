@@ -119,7 +119,7 @@ async def test_outside_of_its_block_it_says_so(device: na.Device) -> None:
         await rt.call(lambda: 1)
 
 
-async def test_a_runtime_that_is_cancelled_while_it_begins_leaves_no_thread(
+async def test_a_runtime_cancelled_while_starting_leaves_no_thread(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for the thread is cancelled, which must not cancel what the thread answers."""

@@ -35,7 +35,7 @@ def first(tensor: na.Tensor) -> float:
     return float(tensor.to_host().sync()[0])
 
 
-async def test_what_is_submitted_behind_a_compilation_comes_after_it(
+async def test_submissions_behind_a_compilation_come_after_it(
     device: na.Device, compiler: HeldCompiler
 ) -> None:
     z, other = await na.ones(1), await na.ones(1)
@@ -167,7 +167,7 @@ def test_what_was_spawned_runs_although_the_loop_ends(
     "where", ["the same thread", "another thread", "another loop", "a loop of another thread"]
 )
 @pytest.mark.filterwarnings("ignore:coroutine 'SubmissionQueue._work_off' was never awaited")
-def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
+def test_an_abruptly_closed_loop_strands_nobody(
     device: na.Device, compiler: HeldCompiler, where: str
 ) -> None:
     z = na.ones(1).sync()
@@ -199,7 +199,7 @@ def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
     assert first(z) == 11
 
 
-async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_end(
+async def test_waiters_for_another_threads_shared_operation_wait(
     device: na.Device, compiler: HeldCompiler, looks: list[Any]
 ) -> None:
     """It looks up now and then, whether that thread is still there."""
@@ -220,7 +220,7 @@ async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_e
         assert await holder is await runner is z
 
 
-async def test_a_compilation_that_is_stopped_on_its_thread_strands_nobody(
+async def test_a_compilation_stopped_on_its_thread_strands_nobody(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stop(BaseException):
@@ -239,7 +239,7 @@ async def test_a_compilation_that_is_stopped_on_its_thread_strands_nobody(
         await slow
 
 
-async def test_what_stands_in_line_is_not_held_up_by_a_move(device: na.Device) -> None:
+async def test_a_move_does_not_delay_the_queue(device: na.Device) -> None:
     z = await na.zeros(4)
     first = na.spawn(fresh()(z))
     second = na.spawn(add_one(z))
@@ -255,7 +255,7 @@ async def test_what_stands_in_line_is_not_held_up_by_a_move(device: na.Device) -
         await z.to_host()
 
 
-async def test_a_move_on_another_thread_comes_after_what_stands_in_line(device: na.Device) -> None:
+async def test_a_move_elsewhere_comes_after_the_queue(device: na.Device) -> None:
     z = await na.zeros(4)
     first = na.spawn(fresh()(z))
     second = na.spawn(add_one(z))

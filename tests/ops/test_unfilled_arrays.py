@@ -67,7 +67,7 @@ def loaded(device: na.Device) -> None:
 
 
 @pytest.mark.parametrize("download", DOWNLOADS)
-def test_a_closure_may_not_upload_what_is_not_there_yet(
+def test_a_closure_may_not_upload_unfilled_arrays(
     device: na.Device, stream: na.Stream, download: str, core: bool
 ) -> None:
     t, z = na.full(N, 5).sync(), na.zeros(N).sync()
@@ -95,7 +95,7 @@ def test_an_argument_is_refused_by_its_name(
     assert z.to_host().sync().tolist() == [5] * N
 
 
-def test_an_array_behind_it_on_its_stream_is_refused_until_it_is_there(
+def test_an_unfilled_array_on_its_stream_is_refused(
     device: na.Device, stream: na.Stream, core: bool
 ) -> None:
     t, z = na.full(N, 5).sync(), na.zeros(N).sync()
@@ -109,7 +109,7 @@ def test_an_array_behind_it_on_its_stream_is_refused_until_it_is_there(
 
 
 @pytest.mark.parametrize("download", ["to_host", "by steps", "a view", "memcpy", "shared", "zip"])
-def test_a_closure_may_not_compute_with_what_is_not_there_yet(
+def test_a_closure_may_not_compute_with_unfilled_arrays(
     device: na.Device, stream: na.Stream, download: str, core: bool
 ) -> None:
     t = na.full(N, 5).sync()
@@ -161,7 +161,7 @@ async def test_another_devices_download_is_waited_for_too(device: na.Device, cor
     assert (await z.to_host()).tolist() == [5] * N
 
 
-def test_what_is_the_programs_own_is_uploaded_behind_a_download(
+def test_own_arrays_are_uploaded_behind_a_download(
     device: na.Device, stream: na.Stream, core: bool
 ) -> None:
     t = na.full(N, 5).sync()

@@ -27,7 +27,7 @@ class ReadOnly:
         self.array.flags.writeable = False
 
 
-async def test_a_shared_operation_is_not_blamed_for_its_runner(
+async def test_a_shared_operations_error_is_not_its_runners(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     bad = ReadOnly()
@@ -41,7 +41,7 @@ async def test_a_shared_operation_is_not_blamed_for_its_runner(
     assert (await (await shared).to_host()).tolist() == [1] * 4
 
 
-def test_errors_of_async_on_are_not_given_to_others(
+def test_errors_of_async_on_are_not_shared(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     bad = ReadOnly()
@@ -70,7 +70,7 @@ def test_device_synchronize_waits_for_all_and_then_raises(device: na.Device) -> 
     device.synchronize()
 
 
-def test_a_stream_dropped_with_an_error_that_nobody_saw_warns(device: na.Device) -> None:
+def test_a_dropped_stream_with_unseen_errors_warns(device: na.Device) -> None:
     bad = ReadOnly()
     stream = device.new_stream()
     gate = Gate(stream)

@@ -62,7 +62,7 @@ def waits_for_the_next(out, flags):
 
 
 @pytest.mark.usefixtures("cpu")
-def test_a_thread_that_waits_for_a_later_one_is_told_so() -> None:
+def test_a_thread_waiting_for_later_ones_is_told() -> None:
     arguments = [zeros(4), np.array([0, 0, 0, 0, 1], np.int32)]
     for grid, block in ((4, 1), (1, 4)):
         with pytest.raises(EndlessWaitError, match=r"an element of flags as it is.*orders\.py:\d+"):

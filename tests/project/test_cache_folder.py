@@ -63,7 +63,7 @@ def kept(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_made_is_this_users_alone_whatever_the_umask(kept: Path) -> None:
+def test_what_is_made_is_this_users_alone(kept: Path) -> None:
     assert _read(kept) == b"mine"
     for path, mode in ((kept, 0o700), (kept.parent, 0o700), (kept / "entry", 0o600)):
         assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -109,7 +109,7 @@ def test_own_links_are_followed_and_others_are_not(
         pass
 
 
-def test_a_link_in_a_folder_that_others_can_write_is_refused(kept: Path, tmp_path: Path) -> None:
+def test_a_link_in_a_writable_folder_is_refused(kept: Path, tmp_path: Path) -> None:
     """Where it leads is well, and may be elsewhere at the next moment."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -126,9 +126,7 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
         _read(tmp_path / "a")
 
 
-def test_a_folder_that_is_replaced_after_the_check_is_not_the_one_that_is_used(
-    kept: Path, tmp_path: Path
-) -> None:
+def test_a_folder_replaced_after_the_check_is_unused(kept: Path, tmp_path: Path) -> None:
     with opened(kept) as folder:
         kept.rename(tmp_path / "moved")
         kept.mkdir()
@@ -139,7 +137,7 @@ def test_a_folder_that_is_replaced_after_the_check_is_not_the_one_that_is_used(
     assert (tmp_path / "moved/entry").read_bytes() == b"again"
 
 
-def test_a_link_put_in_place_between_two_steps_of_the_way_is_not_followed(
+def test_a_link_placed_between_steps_is_not_followed(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give: Callable[[Path], None]
 ) -> None:
     theirs = tmp_path / "theirs"
@@ -159,7 +157,7 @@ def test_a_link_put_in_place_between_two_steps_of_the_way_is_not_followed(
         _read(kept)
 
 
-def test_an_entry_that_is_a_link_is_refused_and_replaced_not_followed(kept: Path) -> None:
+def test_a_linked_entry_is_refused_and_replaced(kept: Path) -> None:
     target = kept.parent / "precious"
     target.write_bytes(b"precious")
     (kept / "entry").unlink()
@@ -173,7 +171,7 @@ def test_an_entry_that_is_a_link_is_refused_and_replaced_not_followed(kept: Path
 
 
 @pytest.mark.parametrize("kind", ["folder", "full folder", "pipe"])
-def test_what_is_no_file_is_an_error_and_replaced(kept: Path, kind: str) -> None:
+def test_a_non_file_is_an_error_and_replaced(kept: Path, kind: str) -> None:
     (kept / "entry").unlink()
     if kind == "pipe":
         os.mkfifo(kept / "entry")
@@ -217,7 +215,7 @@ def test_a_relative_folder_stays_where_it_was_first(
     assert cache_folder.root() == first and first.is_relative_to(tmp_path / "relative")
 
 
-def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_homeless_user_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in (cache_folder.SWITCH, "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])

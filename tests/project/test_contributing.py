@@ -63,6 +63,25 @@ def test_the_workflow_runs_what_contributors_run() -> None:
     assert "`.ci/run`" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
+def test_a_commit_is_checked_as_ci_begins() -> None:
+    hooks = read(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
+    begins = [line.strip() for line in (ROOT / ".ci/run").read_text().splitlines()]
+    first = begins.index("ruff format --check .")
+    assert [hook["entry"] for hook in hooks] == begins[first : first + len(hooks)]
+    made = (ROOT / "Makefile").read_text().split("\nlint:")[1].split("\n\n")[0]
+    assert [line.strip() for line in made.splitlines()[1:]] == begins[first : first + len(hooks)]
+
+
+def test_each_word_of_the_makefile_is_explained() -> None:
+    made = (ROOT / "Makefile").read_text()
+    words = re.findall(r"^([a-z]+):(.*)$", made, re.M)
+    assert {"quick", "room", "core", "mutants", "docs"} <= {word for word, _ in words}
+    assert all(" ## " in rest for _, rest in words)
+    listed = re.findall(r"^\.PHONY: (.*)$", made, re.M)
+    assert listed == [" ".join(word for word, _ in words)]
+    assert "make room NAME=" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
 def test_only_a_tag_is_published() -> None:
     jobs = read(FOLDER / "workflows/release.yml")["jobs"]
     publishing = {name for name, job in jobs.items() if "permissions" in job}
@@ -73,7 +92,7 @@ def test_only_a_tag_is_published() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_of_the_pages_beside_the_code_lead_somewhere(name: str) -> None:
+def test_links_of_top_level_pages_lead_somewhere(name: str) -> None:
     text = (ROOT / f"{name}.md").read_text()
     prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
@@ -89,7 +108,7 @@ def test_the_citation_is_whole() -> None:
     assert f'license = "{citation["license"]}"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_the_table_of_what_goes_where_names_files_that_exist() -> None:
+def test_the_table_of_places_names_existing_files() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| .* \|$", text.partition("To add something")[2], re.M)
     paths = [path for row in rows for path in re.findall(r"`([\w./]+(?:\.py|\.md|/))`", row)]

@@ -70,7 +70,7 @@ def test_a_long_sentence_is_found() -> None:
     assert long_sentences(f"| {words} | {words} |\n\n```py\n{words} {words}\n```\n") == []
 
 
-def test_a_how_to_page_is_one_screen_and_says_first_what_it_is_for() -> None:
+def test_a_how_to_page_is_one_purposeful_screen() -> None:
     for path in ROOT.glob("docs/how-to/*.md"):
         text = path.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= MOST_LINES, f"{path}: what is not the task is elsewhere"
@@ -78,7 +78,7 @@ def test_a_how_to_page_is_one_screen_and_says_first_what_it_is_for() -> None:
         assert title.startswith("# ") and len(lead) < 200 and lead[-1] in ".:", path
 
 
-def test_a_page_for_who_comes_from_elsewhere_compares_and_says_what_is_lost() -> None:
+def test_a_page_for_newcomers_compares_and_names_losses() -> None:
     pages = sorted(ROOT.glob("docs/coming-from/*.md"))
     assert len(pages) == 7
     for path in pages:

@@ -79,7 +79,7 @@ def test_other_orders_of_bytes_have_the_same_row() -> None:
     assert dtypes.row_of(swapped).name == "float32" and not dtypes.is_element(swapped)
 
 
-def test_a_capsule_of_bits_says_which_type_they_are() -> None:
+def test_a_capsule_of_bits_names_its_type() -> None:
     array = np.asarray([1.5, -2], ml_dtypes.bfloat16)
 
     class Lent:

@@ -21,13 +21,13 @@ NO_PROGRAM = {"InternalError"}  # there is none, or it would be mended
 GROUPS = {"NumbasyncError", "CallerError", "DeviceError", "InterpretedKernelWarning"}
 
 
-def test_every_class_of_error_has_a_part_of_the_page() -> None:
+def test_every_error_class_has_its_part() -> None:
     public = {name for name, c in inspect.getmembers(errors, inspect.isclass)
               if issubclass(c, (Exception, Warning))}  # fmt: skip
     assert public - GROUPS == set(error_page.sections(TEXT))
 
 
-def test_every_class_has_a_program_a_message_and_a_remedy() -> None:
+def test_every_class_has_program_message_and_remedy() -> None:
     for name, part in error_page.sections(TEXT).items():
         if name not in NO_PROGRAM:
             cause, program, _, message, remedy = re.split(r"^```\w*\n", part, flags=re.M)
@@ -58,7 +58,7 @@ def address(cls: type[errors.NumbasyncError]) -> str:
 
 
 @pytest.mark.parametrize("cls", [*classes(errors), *classes(testing)], ids=lambda c: c.__name__)
-def test_the_address_in_an_error_is_of_a_heading_that_exists(
+def test_an_errors_address_has_an_existing_heading(
     cls: type[errors.NumbasyncError],
 ) -> None:
     page, anchor = urldefrag(address(cls).removeprefix(errors.DOCUMENTATION))
@@ -69,17 +69,17 @@ def test_the_address_in_an_error_is_of_a_heading_that_exists(
         assert anchor == cls.__name__.lower()
 
 
-def test_the_address_is_where_the_project_says_its_documentation_is() -> None:
+def test_the_address_is_the_projects_documentation() -> None:
     project = tomllib.loads((error_page.ROOT / "pyproject.toml").read_text())["project"]
     assert project["urls"]["Documentation"] == errors.DOCUMENTATION
 
 
-def test_a_class_of_a_user_has_the_address_of_the_one_that_it_extends() -> None:
+def test_a_users_class_has_its_bases_address() -> None:
     own = type("Own", (errors.ShapeError,), {"__module__": "theirs"})
     assert address(own) == address(errors.ShapeError)
 
 
-def test_the_address_stands_below_the_message_and_nowhere_else() -> None:
+def test_the_address_stands_only_below_the_message() -> None:
     error = errors.DriverError("cuInit", 100, "CUDA_ERROR_NO_DEVICE", "no device")
     error.add_note("a note")
     assert errors.DOCUMENTATION not in str(error)

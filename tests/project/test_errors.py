@@ -20,7 +20,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda c: c.__name__)
-def test_every_error_is_somebodys_fault_and_says_what_it_means(error: type) -> None:
+def test_every_error_has_a_culprit_and_a_meaning(error: type) -> None:
     assert sum(issubclass(error, fault) for fault in FAULTS) == 1
     assert error.__doc__ and len(error.__doc__) > 30
 
@@ -36,7 +36,7 @@ def test_errors_are_the_builtin_that_fits(error: type, builtin: type) -> None:
     assert issubclass(error, builtin)
 
 
-def test_a_driver_error_names_call_result_cause_and_remedy() -> None:
+def test_a_driver_error_names_cause_and_remedy() -> None:
     error = errors.DriverError("cuLaunchKernel", 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument")
     for part in ("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "(1)", "Cause:", "Remedy:"):
         assert part in str(error)
@@ -50,7 +50,7 @@ def test_remedies_are_sentences(name: str) -> None:
     assert cause.endswith(".") and len(remedy) > 10
 
 
-def test_every_fault_that_breaks_a_context_has_a_remedy() -> None:
+def test_every_context_breaking_fault_has_a_remedy() -> None:
     assert set(errors.REMEDIES) >= errors.STICKY
 
 

@@ -114,7 +114,7 @@ def test_figures_of_the_cpu_device_are_in_microseconds() -> None:
         page.figure_of(run, "z")
 
 
-def test_a_figure_may_end_a_line_before_a_block(tmp_path: Path) -> None:
+def test_a_figure_may_end_a_line(tmp_path: Path) -> None:
     run: dict[str, Any] = {"machine": {}, "versions": {}}
     shown: dict[str, Any] = table("t", a=3.0, b=2.0) | {"base": "a"}
     run["tables"] = [shown]

@@ -60,13 +60,13 @@ def left_taken(text: str) -> list[int]:
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="CPython 3.11 covers every jump")
 
 
-def test_a_condition_at_the_end_of_a_loop_is_found() -> None:
+def test_a_condition_ending_a_loop_is_found() -> None:
     loop = "def f(lock, x):\n    with lock:\n        while {}:\n            {}x()"
     assert left_taken(loop.format("x", "")) == [3]
     assert left_taken(loop.format("True", "if not x: break\n            ")) == []
 
 
-def test_no_loop_under_a_lock_ends_with_a_condition() -> None:
+def test_no_locked_loop_ends_with_a_condition() -> None:
     found = {
         f"{path.relative_to(PACKAGE)}:{line}"
         for path in PACKAGE.rglob("*.py")

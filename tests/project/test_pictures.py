@@ -70,7 +70,7 @@ def test_bars_are_as_long_as_what_was_measured() -> None:
     assert "less is better" in " ".join(texts(svg)) and "<path" not in svg
 
 
-def test_bars_of_ratios_stand_beside_a_line_at_one() -> None:
+def test_bars_of_ratios_have_a_line_at_one() -> None:
     svg = drawn_of({"a": 0.5, "b": 2.0}, is_ratio=True)
     (line,) = re.findall(r"M([\d.]+) 2V", svg)
     left = float(re.findall(r'<rect x="([\d.]+)"', svg)[0])
@@ -78,7 +78,7 @@ def test_bars_of_ratios_stand_beside_a_line_at_one() -> None:
     assert {"0.50", "2.00"} <= set(texts(svg)) and "more is better" in " ".join(texts(svg))
 
 
-def test_logarithmic_bars_have_a_line_for_each_power_of_ten() -> None:
+def test_logarithmic_bars_have_lines_at_powers_of_ten() -> None:
     svg = drawn_of({"a": 20.0, "b": 200.0, "c": 3e9}, is_logarithmic=True)
     lines = [float(x) for x in re.findall(r"M([\d.]+) 2V", svg)]
     a, b, c = widths(svg)

@@ -57,7 +57,7 @@ def test_every_public_name_is_documented() -> None:
                 assert trivial or inspect.getdoc(member), f"{owner.__name__}.{name}"
 
 
-def test_nothing_outside_the_backends_asks_which_one_it_is() -> None:
+def test_only_backends_ask_which_one_is_used() -> None:
     # Where kinds are for people: choosing, listing, naming.
     allowed = {"device/device.py", "tools/doctor.py", "tools/cli.py", "testing/plugin/__init__.py"}
     asks = re.compile(r"kind\s*(==|!=|in)\s|isinstance\([^)]*(Cuda|Cpu)[A-Z]")
@@ -168,9 +168,7 @@ def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "passed"), [("docs/testing.md", 15), ("docs/how-to/ci.md", 2)])
-def test_the_tests_in_the_documents_pass_and_say_what_they_say(
-    name: str, passed: int, tmp_path: Path
-) -> None:
+def test_the_documents_tests_pass_as_they_say(name: str, passed: int, tmp_path: Path) -> None:
     page = ROOT / name
     program = tmp_path / "test_documents.py"
     program.write_text("\n\n".join(code_blocks(page)))
@@ -227,7 +225,7 @@ def test_what_examples_draw_is_ignored() -> None:
     assert folder in ignored
 
 
-def test_the_program_of_the_readme_is_short_and_that_of_the_site() -> None:
+def test_the_readmes_program_is_short_and_the_sites() -> None:
     (block,) = code_blocks(ROOT / "README.md")
     assert len([line for line in block.splitlines() if line.strip()]) <= 27
     assert code_blocks(ROOT / "docs/index.md") == [block]
@@ -263,9 +261,7 @@ def test_a_page_of_measurements_is_of_one_machine() -> None:
     ("name", "program"),
     [("kernels-guide", "09_fast_kernels"), ("tensor-cores", "10_tensor_cores")],
 )
-def test_the_kernels_of_a_page_are_those_of_the_example_that_measures_them(
-    name: str, program: str
-) -> None:
+def test_a_pages_kernels_are_its_measuring_examples(name: str, program: str) -> None:
     example = (ROOT / f"examples/{program}.py").read_text()
     blocks = code_blocks(ROOT / f"docs/{name}.md")
     assert len(blocks) > 5
@@ -293,7 +289,7 @@ def test_documents_have_numbers_to_fill_in() -> None:
     assert len(page.FIGURE.findall(readme)) >= 4 and len(page.FIGURE.findall(performance)) >= 80
 
 
-def test_no_imports_run_in_a_circle_but_those_that_are_listed() -> None:
+def test_only_listed_imports_run_in_a_circle() -> None:
     graph = subpackages.imports()
     # What the methods of an operation give, which points up; see the contract in pyproject.toml.
     graph["ops.value_methods"] -= {"tensors.copies", "tensors.partition", "tensors.tensor"}

@@ -33,7 +33,7 @@ def test_what_is_loaded_later_is_shown() -> None:
         _ = na.tenser
 
 
-def test_dir_of_public_classes_shows_what_programs_use_and_nothing_else() -> None:
+def test_dir_of_public_classes_shows_what_programs_use() -> None:
     with na.use_device("cpu"):
         found = {name: make(na.default_device()) for name, make in INSTANCES.items()}
     assert found.keys() == NAMES.keys()
@@ -47,7 +47,7 @@ def test_dir_of_public_classes_shows_what_programs_use_and_nothing_else() -> Non
         assert {n for n in dir(getattr(na, name)) if not n.startswith("_")} == own
 
 
-def test_dir_of_a_class_of_a_program_shows_its_own_names() -> None:
+def test_dir_of_a_programs_class_shows_its_names() -> None:
     class Mine(na.StreamPoolRoundRobin, Public):
         """A policy of a program."""
 
@@ -60,7 +60,7 @@ def test_dir_of_a_class_of_a_program_shows_its_own_names() -> None:
     assert {"chosen", "note"} <= set(dir(mine)) and "chosen" in dir(Mine)
 
 
-def test_dir_shows_special_methods_and_works_without_a_dictionary() -> None:
+def test_dir_shows_special_methods_without_a_dictionary() -> None:
     class Slotted(na.Tensor):
         """A tensor of a program."""
 

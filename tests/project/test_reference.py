@@ -88,7 +88,7 @@ def test_each_public_name_has_an_example() -> None:
     assert missing == [], "no example: write `Examples:` and `>>>` lines at the docstring's end"
 
 
-def test_each_ready_kernel_has_an_example_and_an_entry() -> None:
+def test_each_ready_kernel_has_example_and_entry() -> None:
     """All that the packages of ready kernels name, but their constants and NumPy's references."""
     shown = re.findall(r"^::: ([\w.]+)$", (PAGES / "kernels.md").read_text(encoding="utf-8"), re.M)
     found = 0
@@ -138,7 +138,7 @@ def test_each_public_member_is_described() -> None:
     assert missing == [], "no docstring"
 
 
-def test_docstrings_that_the_pages_show_have_the_fields_words() -> None:
+def test_shown_docstrings_have_the_fields_words() -> None:
     for entry in entries():
         module, _, name = entry.rpartition(".")
         for own, text in texts(module).items():
@@ -147,7 +147,7 @@ def test_docstrings_that_the_pages_show_have_the_fields_words() -> None:
                 assert found is None, f"{entry}, {own}: {found}"
 
 
-def test_each_page_is_in_the_navigation_and_on_the_first_page() -> None:
+def test_each_page_is_in_navigation_and_index() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     first = (PAGES / "index.md").read_text(encoding="utf-8")
     pages = {path.name for path in PAGES.glob("*.md")}

@@ -104,7 +104,7 @@ def test_the_examples_give_what_they_say(
 
 
 @pytest.mark.parametrize("name", [*mostly_full(READY, *QUICK), *map(full, ALGORITHMS)])
-def test_the_example_of_a_kernel_gives_what_it_says(names: dict[str, Any], name: str) -> None:
+def test_a_kernels_example_gives_what_it_says(names: dict[str, Any], name: str) -> None:
     packages = (docstrings.KERNELS, docstrings.PACKAGE)
     (test,) = (w.test(names) for p in packages for w in docstrings.written(p) if w.name == name)
     with na.use_device("cpu"), asyncio.Runner() as runner, warnings.catch_warnings():

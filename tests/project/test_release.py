@@ -115,7 +115,7 @@ def test_the_addresses_are_those_of_one_repository(
         assert path == "issues" or (ROOT / path).exists(), address
 
 
-def test_a_wheel_holds_the_two_packages_and_nothing_else(hook: ModuleType) -> None:
+def test_a_wheel_holds_the_two_packages_only(hook: ModuleType) -> None:
     from hatchling.builders.wheel import WheelBuilder
 
     paths = {
@@ -128,7 +128,7 @@ def test_a_wheel_holds_the_two_packages_and_nothing_else(hook: ModuleType) -> No
         assert not re.search(r"(^|/)(tests?|test_\w+\.py|benchmarks|peers)(/|$)", path), path
 
 
-def test_a_source_distribution_holds_what_a_build_and_its_tests_need(hook: ModuleType) -> None:
+def test_a_source_distribution_suffices_to_build_and_test(hook: ModuleType) -> None:
     from hatchling.builders.sdist import SdistBuilder
 
     paths = {file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}

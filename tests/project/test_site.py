@@ -146,7 +146,7 @@ def test_powers_are_not_taken_for_emphasis(folder: Path) -> None:
         assert found is None, (page.parent.name, found and found[0])
 
 
-def test_nothing_is_wider_than_its_column_and_no_page_asks_another_host(
+def test_nothing_overflows_and_no_host_is_asked(
     opened: Callable[..., Any], pages: list[str], site: str
 ) -> None:
     wide, page, widths = [], opened(), WIDTHS

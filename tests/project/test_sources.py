@@ -37,7 +37,7 @@ def names_in(tree: ast.AST) -> Iterator[str]:
             yield node.id
 
 
-def test_nothing_but_the_compiled_function_is_given_to_the_driver_to_call() -> None:
+def test_the_driver_calls_only_the_compiled_function() -> None:
     found = {
         (str(path.relative_to(PACKAGE)), name)
         for path, tree in trees().items()
@@ -87,7 +87,7 @@ def test_an_assert_says_why_it_cannot_be_otherwise() -> None:
 NO_VALUE = ("arange with a step of 0", "memcpy between two NumPy arrays", "a tensor of no axes")
 
 
-def test_an_error_of_the_caller_has_the_values_that_were_wrong() -> None:
+def test_a_callers_error_has_the_wrong_values() -> None:
     found = 0
     for path, node in ((path, node) for path, tree in trees().items() for node in ast.walk(tree)):
         if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):

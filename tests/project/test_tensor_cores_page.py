@@ -86,7 +86,7 @@ def said(error: Exception) -> str:
 
 @pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_it_says_of_a_mistake_is_what_the_cpu_device_says(mistake: str) -> None:
+def test_the_page_quotes_the_cpu_devices_messages(mistake: str) -> None:
     step, old, new = MISTAKES[mistake]
     with checked(na.devices("cpu")[0]), pytest.raises(NumbasyncError) as caught:
         launched(planted(mistake, step, old, new), step or 5)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import conftest
 
 TESTS = Path(__file__).parent.parent
 # A turn of the loop is no sleep. Programs for child processes, which are texts, count too.
@@ -25,6 +30,17 @@ def test_no_test_sleeps() -> None:
     assert sleeps == {}, (
         "wait for what is to happen: tests/waiting.py has `happens` and `eventually`"
     )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "letter"),
+    [("skipped", "needs CUDA: no driver", ""), ("skipped", "needs Ray", None),
+     ("failed", "needs CUDA: no driver", None)],
+)  # fmt: skip
+def test_only_a_missing_gpu_has_no_letter(outcome: Any, reason: str, letter: str | None) -> None:
+    report = pytest.TestReport("x", ("x", 1, "x"), {}, outcome, ("x", 1, reason), "call")
+    shown = conftest.pytest_report_teststatus(report)
+    assert (shown and shown[1]) == letter
 
 
 def test_a_file_of_tests_is_one_concept() -> None:
@@ -62,3 +78,15 @@ def test_no_test_fails_because_the_machine_is_busy() -> None:
             own.append(name)
     assert short == [], f"a limit on hanging is {HANG} s or more"
     assert own == [], "tests/conftest.py has the one profile, without a deadline"
+
+
+def test_names_have_at_most_eight_words() -> None:
+    """A name says which rule a test holds; what more there is to say stands in the test."""
+    found = re.compile(r"^\s*(?:async )?def (test_\w+)\(", re.M)
+    long = [
+        f"{path.relative_to(TESTS).as_posix()}: {name}"
+        for path in TESTS.rglob("test_*.py")
+        for name in found.findall(path.read_text(encoding="utf-8"))
+        if name.count("_") > 8
+    ]
+    assert long == []

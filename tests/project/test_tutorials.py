@@ -26,7 +26,7 @@ def test_there_are_tutorials() -> None:
 
 
 @EACH
-def test_the_page_of_a_tutorial_is_what_its_notebook_shows(path: Path) -> None:
+def test_a_tutorials_page_is_its_notebook(path: Path) -> None:
     wanted = tutorials.page(path, tutorials.read(path))
     kept = {p.name for p in (path.with_suffix(".md"), *path.parent.glob(f"{path.stem}-*"))}
     assert kept == wanted.keys(), "run: python -m tests.tutorials"
@@ -56,7 +56,7 @@ def test_a_tutorial_is_of_one_form(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", mostly_full(tutorials.NOTEBOOKS, QUICKEST), ids=lambda path: path.stem
 )
-def test_a_tutorial_runs_and_shows_what_it_is_kept_with(
+def test_a_tutorial_runs_and_shows_what_is_kept(
     path: Path, device: na.Device, python_env: dict[str, str]
 ) -> None:
     for module in ("nbclient", "ipykernel", "PIL", "skimage", "scipy", "starlette", "uvicorn"):

@@ -20,7 +20,7 @@ from tests.serve.service import HOUR, Service, calls, in_virtual_time, settled, 
 
 
 @in_virtual_time
-async def test_a_batch_starts_when_it_is_full_or_its_first_item_has_waited() -> None:
+async def test_a_batch_starts_when_full_or_waited_for() -> None:
     f, now = Service(), asyncio.get_running_loop().time
     f.go.set()
     async with MicroBatcher(f, max_batch=3, max_wait=0.5) as batcher:
@@ -33,7 +33,7 @@ async def test_a_batch_starts_when_it_is_full_or_its_first_item_has_waited() -> 
 
 
 @in_virtual_time
-async def test_while_one_batch_is_at_work_the_next_gathers() -> None:
+async def test_the_next_batch_gathers_while_one_works() -> None:
     f = Service()
     async with MicroBatcher(f, max_batch=4, max_wait=0) as batcher:
         tasks = calls(batcher, 1)
@@ -77,7 +77,7 @@ async def test_priorities_go_first_and_nobody_waits_for_ever() -> None:
 
 
 @in_virtual_time
-async def test_overload_is_refused_at_once_and_the_lowest_priority_gives_way() -> None:
+async def test_overload_is_refused_by_the_lowest_priority_first() -> None:
     f = Service()
     async with MicroBatcher(f, max_batch=1, max_wait=0, max_queue=2) as batcher:
         begun = calls(batcher, 1)
@@ -160,7 +160,7 @@ async def test_deadlines() -> None:
 
 
 @in_virtual_time
-async def test_a_deadline_that_passes_while_the_loop_is_held_up_is_seen_before_the_batch() -> None:
+async def test_a_deadline_during_a_blocked_loop_is_seen() -> None:
     seen = []
 
     def hold_up(items: list[int]) -> list[int]:
@@ -220,7 +220,7 @@ def test_an_error_reaches_each_of_its_callers(raised: Any, told: type, how: str)
     [([1], "gave 1 results for 2 items"), (None, "gave NoneType"), ("ab", "gave str"),
      ({1, 2}, "gave set"), ({0: 1, 1: 2}, "gave dict"), (np.array(3), "gave ndarray")],
 )  # fmt: skip
-def test_other_than_one_result_for_each_item_is_refused(results: Any, said: str) -> None:
+def test_only_one_result_for_each_item_is_accepted(results: Any, said: str) -> None:
     async def main() -> None:
         async with MicroBatcher(lambda items: results, max_batch=2) as batcher:
             for error in await settled(calls(batcher, 1, 2)):

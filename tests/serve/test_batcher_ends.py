@@ -70,7 +70,7 @@ def test_who_still_waits_at_the_end_is_refused(how: str) -> None:
 
 
 @in_virtual_time
-async def test_a_batcher_that_its_own_f_calls_is_refused() -> None:
+async def test_a_batcher_called_by_its_f_is_refused() -> None:
     later: list[asyncio.Task[int]] = []
 
     async def f(items: list[int]) -> list[int]:
@@ -90,7 +90,7 @@ async def test_a_batcher_that_its_own_f_calls_is_refused() -> None:
         assert await later[0] == 5
 
 
-def test_a_batcher_is_of_one_loop_and_must_be_open() -> None:
+def test_a_batcher_needs_one_loop_and_be_open() -> None:
     batcher = MicroBatcher(lambda items: items)
 
     async def use() -> None:

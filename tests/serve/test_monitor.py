@@ -83,7 +83,7 @@ def test_without_the_package_collecting_says_what_to_install(
 
 
 @waiting.loops
-def test_a_loop_that_is_held_up_is_late_and_not_alive(loop: str) -> None:
+def test_a_blocked_loop_is_late_and_not_alive(loop: str) -> None:
     async def main() -> None:
         async with Monitor(interval=0.001, max_lag=0.01) as monitor:
             for _ in range(LAST):
@@ -100,7 +100,7 @@ def test_a_loop_that_is_held_up_is_late_and_not_alive(loop: str) -> None:
     waiting.run(loop, main())
 
 
-def test_a_full_and_a_closed_batcher_are_not_ready() -> None:
+def test_full_and_closed_batchers_are_not_ready() -> None:
     async def main() -> None:
         go = asyncio.Event()
 

@@ -29,7 +29,7 @@ def expected(waiting: list[Request], now: float, is_all_due: bool, by_age: bool)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_batches_are_those_of_a_search_through_all_requests(seed: int) -> None:
+def test_batches_are_those_of_an_exhaustive_search(seed: int) -> None:
     rng = random.Random(seed)
     queue, model = Waiting(MOST), list[Request]()
     batches = 0

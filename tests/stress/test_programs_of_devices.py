@@ -46,7 +46,7 @@ def test_programs_of_two_devices_give_what_numpy_gives(device: na.Device, core: 
 
 @pytest.mark.may_leave("a program that fails leaves what was in flight")
 @pytest.mark.parametrize("cls", [Launch, ToHost, Fill, Memcpy, Convert, Value])
-def test_an_operation_that_goes_to_the_current_device_is_found(
+def test_operations_that_go_to_current_devices_are_found(
     monkeypatch: pytest.MonkeyPatch, cls: type
 ) -> None:
     (device, *_) = na.devices("cpu")

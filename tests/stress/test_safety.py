@@ -45,7 +45,7 @@ def compiled(device: na.Device) -> None:
 # --- streams that need each other ---
 
 
-async def test_two_streams_that_each_hold_a_cause_of_the_other(device: na.Device) -> None:
+async def test_two_streams_holding_each_others_cause(device: na.Device) -> None:
     a, b = device.new_stream(), device.new_stream()
     gates = Gate(a), Gate(b)
     for gate in gates:
@@ -88,7 +88,7 @@ async def test_then_unchecked_behind_a_compilation(device: na.Device) -> None:
     assert (await op).tolist() == [1] * 4
 
 
-async def test_a_closure_that_blocks_does_not_let_later_ones_pass(device: na.Device) -> None:
+async def test_a_blocking_closure_holds_back_later_ones(device: na.Device) -> None:
     w, z = await na.zeros(4), await na.zeros(4)
     na.spawn(fresh()(w))
     one = na.spawn(na.value(0).then_unchecked(lambda _: (w.to_host().sync(), add_one(z))[1]))
@@ -221,7 +221,7 @@ async def test_no_thread_can_be_started(device: na.Device, monkeypatch: pytest.M
     assert (await fresh()(z).output().to_host()).tolist() == [1] * 4
 
 
-def test_a_thread_that_ends_over_its_line_keeps_what_the_device_uses(
+def test_a_thread_ending_in_line_keeps_used_memory(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numbasync.ops import prerequisites
@@ -285,7 +285,7 @@ async def test_marks_are_set_behind_the_line(
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_lease_is_not_seen_before_its_work_and_no_work_before_its_lease(
+def test_leases_and_their_work_are_seen_in_order(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, seed: int, at_once: bool
 ) -> None:
     """A thread that is stopped between the lease and the launch, in whatever order they come,
@@ -357,7 +357,7 @@ def test_labels_of_shared_operations_stay_short() -> None:
     assert op.sync() == 1
 
 
-async def test_a_compilation_ahead_does_not_fail_who_only_awaits(device: na.Device) -> None:
+async def test_a_compilation_ahead_does_not_fail_mere_awaiters(device: na.Device) -> None:
     z = await na.zeros(4)
     shared = fresh()(z).output().shared()
     ahead = na.spawn(fresh().compile(shared))
@@ -368,7 +368,7 @@ async def test_a_compilation_ahead_does_not_fail_who_only_awaits(device: na.Devi
     await copy_to(await na.zeros(4), z)
 
 
-def test_shared_operations_that_need_each_other_are_refused_on_whatever_threads(
+def test_mutually_dependent_shared_operations_are_refused_anywhere(
     device: na.Device,
 ) -> None:
     """Each is run by one thread, which then wants the other's."""

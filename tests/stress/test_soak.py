@@ -36,7 +36,7 @@ def test_a_machine_that_slows_down_is_no_drift() -> None:
     assert complaints(slower, 1.1, 8) == []
 
 
-def test_a_drift_on_a_machine_that_speeds_up_is_found() -> None:
+def test_a_drift_on_a_quickening_machine_is_found() -> None:
     hidden = [*steps(10, 10, 10, 10), *steps(10, yardstick=5.0)]
     (said,) = complaints(hidden, 1.1, 8)
     assert "drifted by 2.000" in said
@@ -49,7 +49,7 @@ def test_memory_that_grows_is_found() -> None:
     assert len(complaints([*first, *last], 1.1, 10)) == 1
 
 
-async def test_a_step_has_a_round_and_a_yardstick_however_few_operations() -> None:
+async def test_a_step_always_has_round_and_yardstick() -> None:
     rounds = 0
 
     async def round_of() -> int:

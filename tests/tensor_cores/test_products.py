@@ -165,7 +165,7 @@ async def test_boxes_partly_outside(device: na.Device, corner: tuple[int, int]) 
     np.testing.assert_array_equal(await target.to_host(), want)
 
 
-def test_layouts_that_differ_in_a_declaration_have_types_that_differ() -> None:
+def test_layouts_of_different_declarations_have_different_types() -> None:
     def type_of(a: Any) -> Any:
         return na.shared_layout(a=a, align=1024)._numba_type_
 
@@ -193,7 +193,7 @@ def test_what_tensor_maps_refuse(device: na.Device) -> None:
         na.tensor_map(t, (8, 8), 100)
 
 
-def test_a_tensor_map_is_an_argument_of_kernels_and_nothing_else(device: na.Device) -> None:
+def test_a_tensor_map_is_only_a_kernels_argument(device: na.Device) -> None:
     from numbasync.errors import CallerError
 
     t = na.ones((8, 64), np.float16).sync()

@@ -105,7 +105,7 @@ async def test_a_launch_on_the_source_waits_too(pair: Pair) -> None:
     assert host(t) == [3] * 16
 
 
-async def test_a_write_of_the_destination_waits_for_its_readers(pair: Pair) -> None:
+async def test_a_write_waits_for_readers_of_the_destination(pair: Pair) -> None:
     ready(pair)
     _near, far = pair
     t, u = na.full(8, 7).sync(), on(far, na.full(8, 1))
@@ -132,7 +132,7 @@ async def test_there_and_back_in_order_of_submission(pair: Pair) -> None:
     assert host(t) == [100] * 1000
 
 
-def test_two_threads_that_copy_both_ways_do_not_lock_each_other_out(pair: Pair) -> None:
+def test_threads_that_copy_both_ways_do_not_deadlock(pair: Pair) -> None:
     _near, far = pair
     t, u = na.ones(64).sync(), on(far, na.ones(64))
 
@@ -146,7 +146,7 @@ def test_two_threads_that_copy_both_ways_do_not_lock_each_other_out(pair: Pair) 
 
 
 @pytest.mark.parametrize("step", [1, 2])
-async def test_a_source_that_is_dropped_lives_until_the_copy_is_done(pair: Pair, step: int) -> None:
+async def test_a_dropped_source_lives_until_it_is_copied(pair: Pair, step: int) -> None:
     ready(pair)
     _near, far = pair
     before = used(pair)
@@ -172,7 +172,7 @@ def used(pair: Pair) -> tuple[int, ...]:
     return tuple(device.memory_stats().used_current for device in pair)
 
 
-async def test_a_failed_producer_is_reported_by_its_own_awaiter_only(pair: Pair) -> None:
+async def test_only_its_awaiter_hears_of_a_failed_producer(pair: Pair) -> None:
     near, far = pair
     target = np.zeros(8, np.float32)
     t = na.ones(8).sync()
@@ -186,7 +186,7 @@ async def test_a_failed_producer_is_reported_by_its_own_awaiter_only(pair: Pair)
     assert host(await copy) == [2] * 8
 
 
-async def test_a_cancelled_copy_that_is_enqueued_runs_to_its_end(pair: Pair) -> None:
+async def test_a_cancelled_copy_that_is_enqueued_still_runs(pair: Pair) -> None:
     ready(pair)
     near, far = pair
     before = used(pair)
@@ -207,7 +207,7 @@ async def test_a_cancelled_copy_that_is_enqueued_runs_to_its_end(pair: Pair) -> 
     assert used(pair) == before
 
 
-async def test_strict_ordering_refuses_a_source_that_is_being_written(pair: Pair) -> None:
+async def test_strict_ordering_refuses_a_source_in_writing(pair: Pair) -> None:
     ready(pair)
     near, far = pair
     t = na.zeros(8).sync()
@@ -230,7 +230,7 @@ async def test_strict_ordering_refuses_a_source_that_is_being_written(pair: Pair
             await held.done()
 
 
-async def test_a_limit_of_the_destination_holds_the_copy_back(pair: Pair) -> None:
+async def test_a_limit_of_the_destination_delays_the_copy(pair: Pair) -> None:
     ready(pair)
     _near, far = pair
     t = na.ones(8).sync()

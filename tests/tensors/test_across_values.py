@@ -116,9 +116,7 @@ def test_a_tensor_that_is_there_is_given_itself(pair: Pair) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("extent", [0, 1, 2, 7])
-def test_parts_are_cut_as_by_array_split_and_joined_again(
-    pair: Pair, axis: int, extent: int
-) -> None:
+def test_parts_are_array_splits_and_are_joined_again(pair: Pair, axis: int, extent: int) -> None:
     near, far = pair
     shape = (extent, 3) if axis == 0 else (3, extent)
     array = np.random.default_rng(extent).random(shape)

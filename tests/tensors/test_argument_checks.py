@@ -79,7 +79,7 @@ def test_errors_name_the_argument(call: Callable[[Any], Any], text: str, device:
     assert len(message) < 500
 
 
-def test_values_are_nested_as_deep_as_a_program_likes(device: na.Device) -> None:
+def test_values_are_nested_to_any_depth(device: na.Device) -> None:
     with na.use_device(device):
         deep = nested()
         assert na.value(deep).sync() is deep

@@ -140,9 +140,7 @@ def test_item_is_of_one_element(device: na.Device) -> None:
         op.sync()
 
 
-def test_the_number_is_what_came_before_it_on_the_stream(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_the_number_is_what_came_before_its_reading(device: na.Device, stream: na.Stream) -> None:
     t = na.zeros(()).sync()
 
     async def main() -> list[float]:

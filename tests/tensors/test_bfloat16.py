@@ -160,7 +160,7 @@ def test_lent_by_dlpack_and_borrowed_again() -> None:
         same(host(na.as_tensor(np.ones(3, BF16))), np.ones(3, BF16))
 
 
-def test_ml_dtypes_is_imported_where_a_bfloat16_is_met() -> None:
+def test_ml_dtypes_is_imported_for_a_bfloat16_only() -> None:
     program = (
         "import sys, numpy, numbasync as na\n"
         "from numbasync import dtypes\n"

@@ -87,7 +87,7 @@ async def test_other_parts_go_where_the_least_is_pending(pair: Pair) -> None:
     assert set(await group.map(where, range(20))) == set(pair)
 
 
-async def test_no_more_than_most_are_in_flight_on_a_device(pair: Pair) -> None:
+async def test_at_most_so_many_are_in_flight(pair: Pair) -> None:
     _near, _far = pair
     group = na.DeviceGroup(pair)
     streams = {device: device.new_stream() for device in pair}
@@ -134,7 +134,7 @@ async def test_the_first_error_stops_what_has_not_started(pair: Pair) -> None:
     assert group.statistics().submitted == group.statistics().done
 
 
-async def test_an_error_ends_the_wait_for_a_part_that_never_comes(pair: Pair) -> None:
+async def test_an_error_ends_the_wait_for_missing_parts(pair: Pair) -> None:
     closed = []
 
     async def endless() -> AsyncIterator[int]:
@@ -238,7 +238,7 @@ async def test_least_pending_over_several_devices(pair: Pair) -> None:
             na.LeastPending(wrong)  # type: ignore[arg-type]
 
 
-async def test_a_device_whose_policy_gives_streams_of_others_still_gets_copies(pair: Pair) -> None:
+async def test_a_policy_with_foreign_streams_still_gets_copies(pair: Pair) -> None:
     near, far = pair
     t, policy = on(near, 3), far.policy
     far.policy = na.LeastPending([near])

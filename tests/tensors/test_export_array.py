@@ -58,7 +58,7 @@ def told() -> dict[str, Any]:
     return Export.told[-1]
 
 
-def test_a_consumer_comes_behind_the_writer_and_the_readers(cpu: na.Device) -> None:
+def test_a_consumer_comes_behind_writer_and_readers(cpu: na.Device) -> None:
     streams = [cpu.new_stream() for _ in range(3)]
     t = na.zeros(8).sync()
     with Gate(streams[0]), Gate(streams[1]):
@@ -105,7 +105,7 @@ async def _wait(future: Any) -> Any:
     return await future
 
 
-def test_a_tensor_that_comes_back_has_its_own_record(cpu: na.Device) -> None:
+def test_a_returned_tensor_has_its_own_record(cpu: na.Device) -> None:
     t = na.arange(8).sync()
     t.__dlpack__()
     array = t.handle.array  # what a library makes of the capsule
@@ -120,13 +120,13 @@ def test_a_tensor_that_comes_back_has_its_own_record(cpu: na.Device) -> None:
     assert na.as_tensor(Lent(np.zeros(8, np.float32))).storage is not t.storage
 
 
-def test_a_tensor_of_another_librarys_memory_comes_back_too(cpu: na.Device) -> None:
+def test_a_returned_tensor_of_another_librarys_memory(cpu: na.Device) -> None:
     t = na.as_tensor(Lent(np.zeros(8, np.float32)))
     assert t.__dlpack__()
     assert na.as_tensor(Lent(t.handle.array)).storage is t.storage
 
 
-def test_two_devices_that_use_the_same_memory_are_ordered(cpu: na.Device) -> None:
+def test_two_devices_with_one_memory_are_ordered(cpu: na.Device) -> None:
     other = next(d for d in na.devices("cpu") if d is not cpu)
     one, two = cpu.new_stream(), other.new_stream()
     array = np.zeros(8, np.float32)

@@ -79,7 +79,7 @@ def test_what_is_for_reading_only_stays_so() -> None:
         t.__dlpack__()
 
 
-def test_the_memory_lives_as_long_as_the_consumer_and_comes_back(cpu: na.Device) -> None:
+def test_the_memory_lives_as_long_as_its_consumer(cpu: na.Device) -> None:
     t = na.full(64, 3).sync()
     storage = weakref.ref(t.storage)
     array = np.from_dlpack(t)

@@ -167,7 +167,7 @@ def test_wrong_moments_are_refused() -> None:
             na.randn(3, **wrong)
 
 
-def test_large_ones_are_computed_by_no_thread_of_the_program(
+def test_large_formulas_use_no_thread_of_the_program(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = list[threading.Thread]()

@@ -110,7 +110,7 @@ async def test_copies_of_one_buffer_are_ordered_over_streams(
     assert a.tolist() == [9] * 64
 
 
-async def test_from_host_of_a_buffer_comes_after_a_copy_to_it(
+async def test_from_host_comes_after_a_copy_to_it(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     a = na.pinned(64)
@@ -135,7 +135,7 @@ async def test_it_takes_no_other_host_memory(
     await future
 
 
-async def test_views_that_no_device_can_copy_from_are_refused(device: na.Device) -> None:
+async def test_views_that_cannot_be_copied_are_refused(device: na.Device) -> None:
     a, t = na.pinned((4, 4)), await na.zeros((4, 4))
     a[:] = 1
     for refused in (
@@ -154,7 +154,7 @@ async def test_views_that_no_device_can_copy_from_are_refused(device: na.Device)
 # --- copy_from, copy_to ------------------------------------------------------------------------
 
 
-async def test_copy_from_and_copy_to_say_what_does_not_fit(device: na.Device) -> None:
+async def test_copies_say_what_does_not_fit(device: na.Device) -> None:
     t = await na.zeros(4)
     with pytest.raises(ShapeError):
         t.copy_from(np.zeros(5, np.float32))

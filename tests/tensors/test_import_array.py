@@ -36,7 +36,7 @@ def shift(z: na.KernelOutput, x: na.KernelInput):
 # --- in place ------------------------------------------------------------------------
 
 
-def test_a_tensor_is_made_without_a_copy_and_without_work(device: na.Device) -> None:
+def test_an_imported_tensor_needs_no_copy_or_work(device: na.Device) -> None:
     x = lend(device, np.arange(6, dtype=np.float32))
     before = counters()
     t = na.as_tensor(x)
@@ -52,7 +52,7 @@ def test_a_tensor_is_made_without_a_copy_and_without_work(device: na.Device) -> 
     assert seen(x).tolist() == [9, 9, 3, 4, 5, 6]
 
 
-def test_an_argument_is_used_in_place_and_comes_back(device: na.Device) -> None:
+def test_an_argument_is_used_where_it_is(device: na.Device) -> None:
     z, x = lend(device, np.ones(8, np.float32)), lend(device, np.arange(8, dtype=np.float32))
     before = counters()
     result = saxpy(z, 2.0, x).sync()
@@ -62,7 +62,7 @@ def test_an_argument_is_used_in_place_and_comes_back(device: na.Device) -> None:
     assert saxpy(z, 2.0, x).output().sync() is z
 
 
-async def test_an_operation_may_give_an_array_of_another_library(device: na.Device) -> None:
+async def test_an_operation_may_give_another_librarys_array(device: na.Device) -> None:
     x = lend(device, np.ones(8, np.float32))
     with na.use_device(na.as_tensor(x).device):
         z = (await copy_to(na.zeros(8), na.value(x))).z
@@ -128,7 +128,7 @@ def test_kernels_are_planned_as_for_tensors(device: na.Device) -> None:
 # --- in the host's memory ------------------------------------------------------------------
 
 
-def test_an_array_in_host_memory_is_read_where_it_is_or_uploaded(device: na.Device) -> None:
+def test_a_host_array_is_read_where_it_is(device: na.Device) -> None:
     x = Lent(np.arange(8, dtype=np.float32))
     z = na.zeros(8).sync()
     before = counters()
@@ -140,7 +140,7 @@ def test_an_array_in_host_memory_is_read_where_it_is_or_uploaded(device: na.Devi
     assert (counters() - before).allocations == (0 if device.kind == "cpu" else 2)
 
 
-def test_an_array_in_host_memory_is_an_output_where_it_can_be(device: na.Device) -> None:
+def test_a_host_array_is_written_where_possible(device: na.Device) -> None:
     x = Lent(np.zeros(8, np.float32))
     if device.kind == "cpu":
         add_one(x).sync()
@@ -152,7 +152,7 @@ def test_an_array_in_host_memory_is_an_output_where_it_can_be(device: na.Device)
     assert (counters() - before).launches == 0
 
 
-def test_an_array_in_host_memory_is_uploaded_by_from_host(device: na.Device) -> None:
+def test_a_host_array_is_uploaded_by_from_host(device: na.Device) -> None:
     x = Lent(np.arange(8, dtype=np.float32))
     t = na.from_host(x).sync()
     add_one(t).sync()
@@ -161,7 +161,7 @@ def test_an_array_in_host_memory_is_uploaded_by_from_host(device: na.Device) -> 
         na.from_host(OnGpu(np.zeros(3)))
 
 
-def test_host_memory_is_the_tensor_of_a_cpu_device(device: na.Device) -> None:
+def test_host_memory_is_a_tensor_of_the_cpu(device: na.Device) -> None:
     array = np.arange(4, dtype=np.float32)
     (cpu, *_) = na.devices("cpu")
     for x in (array, Lent(array), Versioned(array)):
@@ -206,7 +206,7 @@ def test_outputs_that_overlap_other_arguments(device: na.Device) -> None:
     shift(x[4:], x[2:6]).sync()
 
 
-def test_copies_between_overlapping_arrays_are_as_if_at_once(device: na.Device) -> None:
+def test_overlapping_arrays_are_copied_as_if_at_once(device: na.Device) -> None:
     n = 1 << 16
     want = np.arange(n, dtype=np.int32)
     x = lend(device, want)
@@ -216,7 +216,7 @@ def test_copies_between_overlapping_arrays_are_as_if_at_once(device: na.Device) 
         assert np.array_equal(seen(x), want)
 
 
-def test_a_partition_of_shared_memory_waits_for_those_who_overlap(device: na.Device) -> None:
+def test_a_partition_waits_for_whoever_overlaps(device: na.Device) -> None:
     x = lend(device, np.zeros(8, np.float32))
     whole, part = na.as_tensor(x), na.as_tensor(x[2:6])
     shared = whole.shared()
@@ -321,7 +321,7 @@ def test_an_array_is_no_number(device: na.Device) -> None:
         scaled(x, x)
 
 
-def test_an_array_of_another_device_is_refused_by_both_names(device: na.Device) -> None:
+def test_a_foreign_devices_array_is_refused_by_names(device: na.Device) -> None:
     (cpu, *others) = na.devices("cpu")
     elsewhere = others[0] if device is cpu else cpu
     t = na.as_tensor(np.zeros(8, np.float32), elsewhere)

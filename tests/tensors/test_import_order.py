@@ -31,7 +31,7 @@ def compiled(device: na.Device) -> None:
 # --- kept ----------------------------------------------------------------------------------
 
 
-async def test_an_array_lives_until_the_device_has_passed_its_use(
+async def test_an_array_lives_until_its_use_has_passed(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     out = await na.zeros(8)
@@ -65,7 +65,7 @@ async def test_an_array_in_host_memory_lives_as_long(
     assert trash
 
 
-def test_a_tensor_keeps_its_array_and_gives_it_back(device: na.Device) -> None:
+def test_a_tensor_keeps_and_returns_its_array(device: na.Device) -> None:
     x = lend(device, np.ones(4, np.float32))
     alive = weakref.ref(memory_of(x))
     t = na.as_tensor(x)
@@ -117,7 +117,7 @@ async def test_uses_of_one_array_are_ordered_across_streams(
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_a_writer_waits_for_readers_of_what_it_overlaps(
+async def test_a_writer_waits_for_readers_of_overlapping_memory(
     device: na.Device, stream: na.Stream, gate: Gate, case: str
 ) -> None:
     other = device.new_stream()
@@ -173,7 +173,7 @@ def test_strict_ordering_sees_overlapping_arrays(
     assert seen(x).tolist() == [1] * 8
 
 
-def test_its_library_is_asked_for_order_before_each_use(
+def test_the_library_is_asked_for_order_each_time(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = (lend(device, np.ones(8, np.float32)) for _ in range(2))

@@ -102,7 +102,7 @@ async def test_gather_waits_for_the_arrays(device: na.Device) -> None:
 
 
 @pytest.mark.parametrize("wait", ["device", "stream", "sync", "await", "done"])
-async def test_whoever_waits_for_the_work_finds_the_array_written(
+async def test_whoever_waits_finds_the_array_written(
     device: na.Device, stream: na.Stream, wait: str
 ) -> None:
     array, out = numbers(3 * CHUNK), np.zeros(3 * CHUNK, np.uint8)
@@ -170,7 +170,7 @@ async def test_who_stops_waiting_does_not_stop_the_work(
     opening.join()
 
 
-async def test_an_operation_that_fails_behind_it_does_not_undo_it(device: na.Device) -> None:
+async def test_a_later_failure_does_not_undo_the_download(device: na.Device) -> None:
     array, out = numbers(3 * CHUNK), np.zeros(3 * CHUNK, np.uint8)
     t = await na.from_host(array)
 
@@ -228,7 +228,7 @@ async def test_nothing_stays_behind(device: na.Device, monkeypatch: pytest.Monke
         device.pool = before
 
 
-async def test_what_comes_behind_a_download_does_not_change_it(
+async def test_later_work_does_not_change_a_download(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     array, out = np.zeros(CHUNK, np.float32), np.ones(CHUNK, np.float32)

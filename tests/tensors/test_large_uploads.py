@@ -88,7 +88,7 @@ async def test_rows_at_a_pitch_and_strided_tensors(device: na.Device) -> None:
     assert not found[:, 1::2].any()
 
 
-def test_pieces_are_runs_of_the_elements_in_c_order() -> None:
+def test_pieces_are_runs_in_c_order() -> None:
     array = np.arange(5 * 7 * 11, dtype=np.int32).reshape(5, 7, 11).transpose(1, 2, 0)
     for most in (4, 12, 20, 100, 10_000):
         found = list(parallel_copy.pieces(array, most))
@@ -101,7 +101,7 @@ def test_pieces_are_runs_of_the_elements_in_c_order() -> None:
 # --- order ---------------------------------------------------------------------------------------
 
 
-async def test_two_uploads_at_once_are_in_the_order_of_submission(
+async def test_two_uploads_are_in_the_order_of_submission(
     device: na.Device, stream: na.Stream
 ) -> None:
     first, last = (np.full(6 * CHUNK, value, np.uint8) for value in (1, 2))
@@ -119,7 +119,7 @@ async def test_two_uploads_at_once_are_in_the_order_of_submission(
         assert (await t.to_host() == 1).all()
 
 
-async def test_two_threads_that_upload_to_one_tensor_do_not_mix(device: na.Device) -> None:
+async def test_threads_uploading_to_one_tensor_do_not_mix(device: na.Device) -> None:
     arrays = [np.full(9 * CHUNK, value, np.uint8) for value in (1, 2)]
     t = await na.zeros(9 * CHUNK, np.uint8)
 
@@ -224,7 +224,7 @@ async def test_reading_that_fails_is_its_operations_error(
     np.testing.assert_array_equal(await t.to_host(), array)
 
 
-async def test_no_memory_for_a_second_copy_on_the_device(device: na.Device) -> None:
+async def test_there_is_no_memory_for_a_second_copy(device: na.Device) -> None:
     array = numbers(9 * CHUNK)
     before = device.pool
     device.pool = device.new_pool(max_bytes=10 * CHUNK)

@@ -98,7 +98,7 @@ LET_GO: dict[str, Callable[[na.Device, na.Stream, Gate], None]] = {
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("how", LET_GO)
-def test_an_output_in_flight_that_nobody_holds_is_not_reused(
+def test_an_unheld_output_in_flight_is_not_reused(
     device: na.Device, stream: na.Stream, other: na.Stream, gate: Gate, how: str
 ) -> None:
     start = used(device)
@@ -115,7 +115,7 @@ def test_an_output_in_flight_that_nobody_holds_is_not_reused(
 
 @pytest.mark.parametrize("use", ["read", "written", "read through a view"])
 @pytest.mark.parametrize("thread", ["this thread", "another thread"])
-def test_a_free_waits_for_the_last_use_on_whichever_stream(
+def test_a_free_waits_for_the_last_use_anywhere(
     device: na.Device, stream: na.Stream, other: na.Stream, gate: Gate, thread: str, use: str
 ) -> None:
     start = used(device)
@@ -158,7 +158,7 @@ SOURCES: dict[str, tuple[int, Callable[[int], na.DeviceOp[Any]]]] = {
 
 
 @pytest.mark.parametrize("what", SOURCES)
-def test_the_source_of_a_copy_lives_until_the_copy_has_run(
+def test_a_copys_source_lives_until_it_has_run(
     device: na.Device, stream: na.Stream, gate: Gate, what: str
 ) -> None:
     n, other = 2**20, device.new_stream()
@@ -180,7 +180,7 @@ def test_the_source_of_a_copy_lives_until_the_copy_has_run(
     assert used(device) == start
 
 
-def test_a_thousand_rounds_of_making_and_dropping_keep_their_checksums(
+def test_checksums_survive_a_thousand_makes_and_drops(
     device: na.Device, policy: na.SchedulingPolicy
 ) -> None:
     rng = np.random.default_rng(5)
@@ -206,7 +206,7 @@ def test_a_thousand_rounds_of_making_and_dropping_keep_their_checksums(
 # --- host memory ---
 
 
-def test_the_staging_memory_of_an_upload_lives_until_the_copy_has_run(
+def test_an_uploads_staging_lives_until_it_has_run(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     n, other = 2**20, device.new_stream()
@@ -224,7 +224,7 @@ def test_the_staging_memory_of_an_upload_lives_until_the_copy_has_run(
     assert (target.to_host().sync() == 4).all()
 
 
-def test_the_host_memory_of_a_download_lives_until_the_copy_has_run(
+def test_a_downloads_host_memory_lives_until_it_ran(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     n, other = 2**20, device.new_stream()
@@ -248,7 +248,7 @@ def test_the_host_memory_of_a_download_lives_until_the_copy_has_run(
 # --- out of memory ---
 
 
-async def test_more_than_the_device_has_is_refused_with_sizes_and_is_no_end(
+async def test_too_large_requests_are_refused_with_their_sizes(
     device: na.Device,
 ) -> None:
     start = used(device)
@@ -262,7 +262,7 @@ async def test_more_than_the_device_has_is_refused_with_sizes_and_is_no_end(
     assert repr(device.pool) == pool, "what was refused does not count as handed out"
 
 
-def test_an_allocation_that_does_not_fit_takes_back_what_the_device_has_passed(
+def test_a_failing_allocation_reclaims_what_has_passed(
     device: na.Device, stream: na.Stream
 ) -> None:
     other = device.new_stream()
@@ -281,7 +281,7 @@ def test_an_allocation_that_does_not_fit_takes_back_what_the_device_has_passed(
 # --- pools and views ---
 
 
-def test_statistics_follow_and_high_water_marks_are_reset_to_what_is_current(
+def test_statistics_follow_and_high_water_marks_are_reset(
     device: na.Device,
 ) -> None:
     pool = device.new_pool()
@@ -305,7 +305,7 @@ def test_statistics_follow_and_high_water_marks_are_reset_to_what_is_current(
         device.pool = before
 
 
-def test_a_pool_of_another_device_is_refused_by_name(device: na.Device) -> None:
+def test_a_foreign_devices_pool_is_refused_by_name(device: na.Device) -> None:
     strange = next(d for d in na.devices("cpu") if d is not device).new_pool()
     with pytest.raises(DeviceMismatchError, match=r"the pool is of cpu:\d, the device is \w+:\d"):
         device.pool = strange
@@ -314,7 +314,7 @@ def test_a_pool_of_another_device_is_refused_by_name(device: na.Device) -> None:
         device.new_pool(-1)
 
 
-def test_views_of_views_add_their_offsets_and_stay_in_range(device: na.Device) -> None:
+def test_views_of_views_add_offsets_within_range(device: na.Device) -> None:
     t = na.from_host(np.arange(60, dtype=np.int32).reshape(6, 10)).sync()
     want = np.arange(60).reshape(6, 10)
     assert t[2:][1:, 3:][1][2:].to_host().sync().tolist() == want[2:][1:, 3:][1][2:].tolist()

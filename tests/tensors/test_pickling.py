@@ -67,7 +67,7 @@ def test_cloudpickle_takes_a_name_where_there_is_one() -> None:
     assert b"tests.common" in cloudpickle.dumps(saxpy) and len(cloudpickle.dumps(saxpy)) < 200
 
 
-def test_what_has_no_name_is_refused_by_pickle_and_taken_by_cloudpickle(
+def test_nameless_objects_need_cloudpickle(
     device: na.Device, python: str, python_env: dict[str, str], tmp_path: Any
 ) -> None:
     kernel = local()
@@ -107,7 +107,7 @@ print("end")
     assert (found.returncode, found.stdout, found.stderr) == (0, "end\n", "")
 
 
-def test_a_launcher_of_another_process_takes_arguments_by_name_as_here(device: na.Device) -> None:
+def test_an_unpickled_launcher_takes_arguments_by_name(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
     def scaled(z, x, *, n, factor=2.0):

@@ -126,7 +126,7 @@ def test_an_actor_that_is_killed_and_its_successor(cpu: na.Device, actors: list[
         assert get(actors[1].totals.remote(result)) == ([15, 4], False)
 
 
-def test_a_key_that_was_used_up_connects_no_more(cpu: na.Device) -> None:
+def test_a_used_key_connects_no_more(cpu: na.Device) -> None:
     """Transfers that Ray has begun with it would meet a communicator that an abort closes."""
     from numbasync.ray.transport import Pair, Transport
 

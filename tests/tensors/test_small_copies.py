@@ -49,7 +49,7 @@ def test_small_arrays_arrive_and_come_back(device: na.Device, stream: na.Stream,
         assert (t.shape, t.dtype) == (array.shape, array.dtype)
 
 
-async def test_the_array_may_be_changed_at_once_and_the_result_is_the_callers(
+async def test_the_array_may_change_and_the_result_belongs(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     array = np.arange(1000, dtype=np.int32)
@@ -110,7 +110,7 @@ def test_nobody_is_blocked_by_a_held_stream(
 # --- order -----------------------------------------------------------------------------------
 
 
-async def test_a_download_waits_for_the_writer_on_another_stream(
+async def test_a_download_waits_for_a_writer_elsewhere(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     other = device.new_stream()
@@ -126,7 +126,7 @@ async def test_a_download_waits_for_the_writer_on_another_stream(
     assert (found == 5).all()
 
 
-async def test_a_writer_waits_for_a_download_on_another_stream(
+async def test_a_writer_waits_for_a_download_elsewhere(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     other = device.new_stream()
@@ -148,7 +148,7 @@ async def test_readers_that_are_done_are_forgotten(device: na.Device) -> None:
     assert len(t.storage.readers) <= 8
 
 
-async def test_an_uploaded_tensor_can_be_used_on_every_stream(
+async def test_an_uploaded_tensor_is_usable_on_every_stream(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     other = device.new_stream()
@@ -187,9 +187,7 @@ async def test_a_limit_holds_for_parts_of_an_operation(
         await na.gather(first, second)
 
 
-def test_a_pool_without_room_refuses_and_what_was_refused_does_not_count(
-    device: na.Device, stream: na.Stream
-) -> None:
+def test_a_pool_does_not_count_refused_requests(device: na.Device, stream: na.Stream) -> None:
     before, device.pool = device.pool, device.new_pool(max_bytes=2**16)
     try:
         held = [na.zeros(2**12).sync_on(stream) for _ in range(4)]
@@ -209,7 +207,7 @@ def test_a_pool_without_room_refuses_and_what_was_refused_does_not_count(
 # --- what is known again ---------------------------------------------------------------------
 
 
-def test_shapes_and_dtypes_that_are_known_again_are_checked_all_the_same() -> None:
+def test_known_shapes_and_dtypes_are_still_checked() -> None:
     assert contiguous(1, np.float32) is contiguous((1,), np.float32)
     for wrong in (1.0, (1.0,), -1, (2, -1), "1", None, (1, "2")):
         with pytest.raises(ShapeError):
@@ -231,7 +229,7 @@ def test_shapes_and_dtypes_that_are_known_again_are_checked_all_the_same() -> No
     assert ArraySpec((2, 3), np.dtype("i2")).fingerprint == contiguous((2, 3), "i2").fingerprint
 
 
-def test_elements_that_are_known_again_are_the_same_bits() -> None:
+def test_known_elements_have_the_same_bits() -> None:
     f4, i4 = np.dtype("f4"), np.dtype("i4")
     for _ in range(2):
         assert not np.signbit(element(0.0, f4)) and np.signbit(element(-0.0, f4))

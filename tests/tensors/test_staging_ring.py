@@ -22,7 +22,7 @@ from tests.waiting import begin, eventually
 pytestmark = pytest.mark.usefixtures("several_threads")
 
 
-async def test_page_locked_memory_is_bounded_and_the_loop_turns_while_there_is_none(
+async def test_pinned_memory_is_bounded_without_blocking_the_loop(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_ring, "WAIT_S", 1e9)
@@ -49,7 +49,7 @@ async def test_page_locked_memory_is_bounded_and_the_loop_turns_while_there_is_n
     assert found.in_use == 0 and found.chunks == found.most
 
 
-async def test_a_stream_that_does_not_move_holds_up_nobody_for_long(
+async def test_a_stuck_stream_holds_up_nobody_for_long(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     array = numbers(device.ring.nbytes + 5 * CHUNK)
@@ -63,7 +63,7 @@ async def test_a_stream_that_does_not_move_holds_up_nobody_for_long(
     np.testing.assert_array_equal(await (await held).to_host(), array)
 
 
-async def test_the_first_large_upload_locks_all_the_pages_that_later_ones_need(
+async def test_the_first_large_upload_locks_all_needed_pages(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Ring(device.backend)
@@ -87,7 +87,7 @@ async def test_the_first_large_upload_locks_all_the_pages_that_later_ones_need(
     np.testing.assert_array_equal(await (await held).to_host(), array)
 
 
-def test_threads_that_need_the_ring_at_once_make_one(
+def test_threads_that_need_the_ring_share_one(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, kind = Ring(device.backend), type(device.backend)

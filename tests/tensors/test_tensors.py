@@ -199,7 +199,7 @@ def test_take_moves(device: na.Device) -> None:
             use()
 
 
-def test_shared_tensors_refuse_a_partition_while_others_hold_them(device: na.Device) -> None:
+def test_shared_tensors_refuse_a_partition_while_held(device: na.Device) -> None:
     t = na.ones(8).sync()
     shared = t.shared()
     with pytest.raises(SharedStorageError, match="1 other"):

@@ -124,7 +124,7 @@ def test_a_field_that_cannot_be_is_named(device: na.Device, case: str) -> None:
     assert counters().allocations == before
 
 
-def test_records_are_refused_by_name_where_numbers_are_needed(device: na.Device) -> None:
+def test_records_are_refused_where_numbers_are_needed(device: na.Device) -> None:
     t = na.from_host(records("time")).sync()
     for make in (
         lambda: na.fill(t, 0), lambda: na.convert(t, np.float32), lambda: na.ones(3, t.dtype),

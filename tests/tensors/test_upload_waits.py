@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("several_threads")
 
 
 @pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
-async def test_the_loop_turns_while_a_large_array_is_read(
+async def test_the_loop_turns_while_reading_large_arrays(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, into: str
 ) -> None:
     array = numbers(4 * CHUNK).reshape(-1, 512 * 4)
@@ -52,7 +52,7 @@ async def test_gather_waits_while_the_loop_turns(
         np.testing.assert_array_equal(await t.to_host(), a)
 
 
-async def test_a_future_of_asyncio_waits_for_the_copy_into_an_array(
+async def test_an_asyncio_future_waits_for_the_copy(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want = numbers(4 * CHUNK)
@@ -71,7 +71,7 @@ async def test_a_future_of_asyncio_waits_for_the_copy_into_an_array(
 
 @pytest.mark.parametrize("start", ["spawn", "async_on"])
 @pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
-async def test_who_goes_on_at_once_may_change_the_array_at_once(
+async def test_an_awaiter_may_change_the_array_at_once(
     device: na.Device, stream: na.Stream, gate: Gate, start: str, into: str
 ) -> None:
     # More than the ring holds, on a stream that does not move.
@@ -87,7 +87,7 @@ async def test_who_goes_on_at_once_may_change_the_array_at_once(
     np.testing.assert_array_equal(await t.to_host().schedule(stream), want)
 
 
-async def test_who_stops_waiting_may_change_the_array_at_once(
+async def test_a_cancelled_waiter_may_change_the_array(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = numbers(5 * CHUNK)
@@ -114,7 +114,7 @@ async def test_who_stops_waiting_may_change_the_array_at_once(
     assert not (await t.to_host()).any(), "all of it, or nothing"
 
 
-async def test_an_upload_that_is_cancelled_half_way_leaves_nothing_behind(
+async def test_an_upload_cancelled_half_way_leaves_nothing(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = numbers(20 * CHUNK)
@@ -139,7 +139,7 @@ async def test_an_upload_that_is_cancelled_half_way_leaves_nothing_behind(
     assert found.in_use == 0 and found.chunks <= found.most
 
 
-async def test_gather_that_is_cancelled_reads_its_arrays_no_more(
+async def test_a_cancelled_gather_reads_no_more_arrays(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = numbers(5 * CHUNK)
@@ -167,7 +167,7 @@ async def test_gather_that_is_cancelled_reads_its_arrays_no_more(
 
 
 @pytest.mark.parametrize("turns", range(7))
-async def test_an_upload_behind_a_cancelled_one_is_copied_beside_the_loop(
+async def test_an_upload_after_a_cancelled_one_is_copied(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     array = numbers(20 * CHUNK)
@@ -202,7 +202,7 @@ def test_a_loop_that_is_closed_half_way(device: na.Device, monkeypatch: pytest.M
     assert not t.to_host().sync().any(), "its task was cancelled with the loop"
 
 
-async def test_who_blocks_the_thread_does_not_wait_for_a_held_stream(
+async def test_a_blocking_thread_ignores_a_held_stream(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_ring, "WAIT_S", 1e9)

@@ -30,7 +30,7 @@ def saxpy(z: na.KernelOutput, a, x: na.KernelInput):
         z[i] = a * x[i] + z[i]
 
 
-def test_a_right_kernel_passes_and_a_wrong_one_does_not(device: na.Device) -> None:
+def test_a_right_kernel_passes_a_wrong_fails(device: na.Device) -> None:
     a = ml_dtypes.bfloat16(2.5)
     check_kernel(saxpy, [X.copy(), a, X], lambda z, a, x: a * x + z, tile=32)
     check_kernel(saxpy, [X.copy(), a, X], lambda z, a, x: (a * x + z).astype(np.float64))

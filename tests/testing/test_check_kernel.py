@@ -200,7 +200,7 @@ def test_a_result_that_was_there_by_chance(device: na.Device) -> None:
         check_kernel(all_but_the_last, args, lambda z, x: np.append(x[:-1], z[-1]), tile=4, races=0)
 
 
-def test_what_a_kernel_reads_is_left_as_it_is(device: na.Device) -> None:
+def test_a_kernels_inputs_are_left_as_they_are(device: na.Device) -> None:
     # saxpy reads z: filled with NaN it could not be right.
     check_kernel(saxpy, [np.ones_like(X), 2.0, X], lambda z, a, x: a * x + 1, tile=32)
 

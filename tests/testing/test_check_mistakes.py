@@ -91,7 +91,7 @@ def _anything(*args: Any) -> Any:
          "arrays[1][i] = 2"),
     ],
 )  # fmt: skip
-def test_each_kind_of_mistake_has_a_name_and_a_line(
+def test_each_mistake_has_a_name_and_a_line(
     device: na.Device, kernel: Any, args: Any, options: Any, kind: Any, said: str
 ) -> None:
     import inspect

@@ -47,7 +47,7 @@ def test_small_floats_are_compared_in_more_digits() -> None:
     assert bad([1], np.array([0], np.int8), np.float16) == [0]
 
 
-def test_fields_of_records_are_compared_as_what_they_are() -> None:
+def test_fields_of_records_are_compared_by_their_kind() -> None:
     kind = np.dtype([("a", np.float32), ("b", np.int32), ("c", np.float32, (2,))])
     want = np.zeros(4, kind)
     want["a"] = [1, 1, np.nan, 1]

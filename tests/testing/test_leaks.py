@@ -45,9 +45,7 @@ class Queue:
 @pytest.mark.parametrize(
     "queue", [Queue(), Queue(ops=3), Queue(dropped=2), Queue(dropped=1, ops=2, gated=1)], ids=str
 )
-def test_work_that_is_enqueued_by_a_look_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, queue: Any
-) -> None:
+def test_work_enqueued_by_a_look_is_awaited(monkeypatch: pytest.MonkeyPatch, queue: Any) -> None:
     monkeypatch.setattr(leaks, "_in_use", lambda: [queue])
     leaks._settle()
     assert (queue.ops, queue.dropped) == (queue.gated, 0)

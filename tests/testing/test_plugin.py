@@ -69,7 +69,7 @@ def test_all_is_every_kind_that_can_be_used(project: Project) -> None:
     assert f"{count} passed" in project.run("--device", "all").stdout
 
 
-def test_a_projects_own_option_of_that_name_stays_its_own(project: Project) -> None:
+def test_a_projects_own_option_stays_its_own(project: Project) -> None:
     (project.folder / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--device', default='theirs')\n"
     )
@@ -148,7 +148,7 @@ def test_isolated_tests_end_as_they_would_here(project: Project) -> None:
 
 
 @pytest.mark.full
-def test_isolated_tests_do_without_the_cache_where_it_is_switched_off(project: Project) -> None:
+def test_isolated_tests_run_where_caching_is_off(project: Project) -> None:
     """Its options are unknown then, of which pytest warns: an error to many projects."""
     (project.folder / "pytest.ini").write_text(
         "[pytest]\nfilterwarnings = error::pytest.PytestConfigWarning\n"
@@ -212,7 +212,7 @@ def test_sigterm_ends_the_session_and_leaves_no_folder(project: Project) -> None
     assert not list(folder.glob("numbasync-*"))
 
 
-def test_the_variable_of_isolated_tests_set_by_hand_is_refused(project: Project) -> None:
+def test_a_hand_set_isolation_variable_is_refused(project: Project) -> None:
     precious = project.folder / "precious"
     precious.write_text("precious")
     result = project.run("--collect-only", NUMBASYNC_ISOLATED=str(precious))

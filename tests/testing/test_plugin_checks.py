@@ -251,7 +251,7 @@ def test_lines_of_kernels_are_seen(project: Project) -> None:
     assert "seen [3, 4, 5] compiled" in said, said
 
 
-def test_lines_of_kernels_with_barriers_where_warnings_are_errors(project: Project) -> None:
+def test_barrier_kernels_lines_where_warnings_are_errors(project: Project) -> None:
     write(
         project,
         COVERAGE + "from numba import float32\n"

@@ -32,7 +32,7 @@ def test_more_work_takes_longer(device: na.Device) -> None:
     assert "7 pairs" in str(paired)
 
 
-def test_what_is_measured_runs_as_often_as_it_says(device: na.Device) -> None:
+def test_measured_functions_run_as_often_as_said(device: na.Device) -> None:
     z = na.zeros(8).sync()
     timing = do_bench(lambda: add_one(z), repeats=6, flush=0)
     assert (z.to_host().sync() == 6 + 2).all()  # two to warm up
@@ -71,7 +71,7 @@ async def test_inside_a_loop(device: na.Device) -> None:
     assert device_ms(filled(8)) >= 0
 
 
-def test_a_refused_operation_gives_no_warning_of_its_own(device: na.Device) -> None:
+def test_a_refused_operation_adds_no_warning(device: na.Device) -> None:
     op = na.value(1)
     op.sync()
     with pytest.raises(AlreadySubmittedError):
@@ -79,7 +79,7 @@ def test_a_refused_operation_gives_no_warning_of_its_own(device: na.Device) -> N
     gc.collect()  # an operation that was never awaited would warn here, which is an error
 
 
-def test_contestants_take_turns_and_rounds_that_warm_up_do_not_count() -> None:
+def test_contestants_take_turns_without_counting_warm_ups() -> None:
     assert list(turns("ab", 2)) == [
         ("a", False), ("b", False), ("a", True), ("b", True), ("a", True), ("b", True),
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_a_stopwatch_adds_up_its_blocks() -> None:
     assert watch.seconds == 3.5
 
 
-def test_garbage_collection_is_as_it_was_behind_a_measurement() -> None:
+def test_garbage_collection_is_as_before_a_measurement() -> None:
     for enabled in (True, False):
         try:
             (gc.enable if enabled else gc.disable)()

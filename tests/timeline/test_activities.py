@@ -73,7 +73,7 @@ def near(spans: dict[int, list[tuple[int, int]]], start: int) -> dict[int, list[
     }
 
 
-def test_each_work_is_of_the_operation_that_enqueued_it() -> None:
+def test_each_work_belongs_to_its_enqueuing_operation() -> None:
     cupti = Cupti()
     activities = Activities(cupti)
     activities.start()
@@ -93,7 +93,7 @@ def test_each_work_is_of_the_operation_that_enqueued_it() -> None:
     }  # fmt: skip
 
 
-def test_a_part_of_an_operation_has_its_own_works() -> None:
+def test_an_operations_part_has_its_own_works() -> None:
     cupti = Cupti()
     activities = Activities(cupti)
     activities.start()
@@ -104,7 +104,7 @@ def test_a_part_of_an_operation_has_its_own_works() -> None:
     activities.stop()
 
 
-def test_an_exact_trace_of_a_gpu_has_the_times_of_cupti(
+def test_an_exact_gpu_trace_has_cupti_times(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cupti = Cupti()

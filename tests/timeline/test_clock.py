@@ -84,7 +84,7 @@ def test_times_are_the_host_s_within_the_error(events: Events, clock: Clock) -> 
     assert 0 < clock.error_ns <= 4 * STEP + EVENT_NS
 
 
-def test_an_event_that_comes_late_is_looked_at_again(events: Events, clock: Clock) -> None:
+def test_a_late_event_is_looked_at_again(events: Events, clock: Clock) -> None:
     """As on a device that other programs use: it is theirs for longer than anybody waits."""
     events.late = 3 * LONGEST_NS
     assert not clock.compare()
@@ -120,7 +120,7 @@ def test_work_narrows_the_bounds(events: Events, clock: Clock) -> None:
     assert clock.time_ns(work) == time
 
 
-def test_who_reads_a_closed_trace_waits_for_the_first(events: Events, clock: Clock) -> None:
+def test_readers_of_closed_traces_wait_for_the_first(events: Events, clock: Clock) -> None:
     events.late = 3 * LONGEST_NS
     assert not clock.compare(LONGEST_NS)
     assert clock.compare(10 * LONGEST_NS)

@@ -59,7 +59,7 @@ def test_the_last_operations_are_kept(z: na.Tensor, core: bool, tmp_path: Path) 
     assert all(op.ended is not None and op.ended >= op.submitted for op in ops)
 
 
-def test_a_lost_device_is_told_with_what_it_ran(
+def test_a_lost_device_is_told_with_its_works(
     z: na.Tensor, device: na.Device, stream: na.Stream, core: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "flight.txt"
@@ -72,7 +72,7 @@ def test_a_lost_device_is_told_with_what_it_ran(
     assert "after a device was lost" in text and text.count("add_one(z)") >= 1
 
 
-def test_a_file_that_cannot_be_written_hides_no_error(
+def test_an_unwritable_file_hides_no_error(
     z: na.Tensor, device: na.Device, stream: na.Stream, tmp_path: Path
 ) -> None:
     with (

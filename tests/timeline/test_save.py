@@ -68,7 +68,7 @@ def test_other_names_of_files_are_refused(tmp_path: Path) -> None:
     check(json.loads(na.trace().save(tmp_path / "empty.json").read_text()))
 
 
-def test_what_overlaps_in_part_goes_to_lines_of_their_own() -> None:
+def test_partly_overlapping_works_get_their_own_lines() -> None:
     pieces = [(0, 10), (1, 3), (3, 9), (2, 4), (10, 12), (11, 13), (5, 5)]
     made = [Slice("await", str(i), a, b) for i, (a, b) in enumerate(pieces)]
     tracks = _lanes("host", "Task-1", made)
@@ -95,7 +95,7 @@ def test_order_between_streams_is_a_flow(tmp_path: Path) -> None:
     )
 
 
-def test_samples_are_counters_of_their_device_and_of_the_host(device: na.Device) -> None:
+def test_samples_are_counters_of_device_and_host(device: na.Device) -> None:
     ops = [operation("k", 1, 1, (0.0, 1.0), device=device.label)]
     samples = [
         na.TracedSample(what="memory in use", where=device.label, at=0.5, value=4096),

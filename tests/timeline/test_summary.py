@@ -27,7 +27,7 @@ def test_busy_overlap_and_gaps() -> None:
     assert "<table>" in s._repr_html_() and "TraceSummary" in repr(s)
 
 
-def test_the_critical_path_goes_back_to_what_the_host_was_late_with() -> None:
+def test_the_critical_path_leads_to_the_late_host() -> None:
     ops = [
         operation("early", 1, 1, (0.0, 1.0)),
         operation("first", 1, 3, (2.0, 4.0), submitted=2.0),  # the host was late with it

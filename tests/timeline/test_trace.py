@@ -111,7 +111,7 @@ def test_each_form_is_noted_once(device: na.Device, core: bool, form: str) -> No
     assert z.to_host().sync()[0] == 2
 
 
-def test_a_stream_that_waits_for_another_says_for_what(device: na.Device, core: bool) -> None:
+def test_a_waiting_stream_says_for_what(device: na.Device, core: bool) -> None:
     first, second = device.new_stream(), device.new_stream()
     z, y = na.zeros(8).sync_on(first), na.zeros(8).sync_on(second)
     add_one(z).sync_on(first)
@@ -129,7 +129,7 @@ def test_a_stream_that_waits_for_another_says_for_what(device: na.Device, core: 
     assert reader.began >= writer.ended - 2 * t.clock_error
 
 
-def test_compilations_are_noted_and_are_no_time_of_the_device(
+def test_compilations_are_noted_and_no_device_time(
     device: na.Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     @na.launcher
@@ -300,7 +300,7 @@ def test_one_trace_at_a_time_once(device: na.Device) -> None:
     assert repr(na.trace()) == "<Timeline, not opened>" and "1 operation on 1 stream" in repr(t)
 
 
-def test_the_newest_are_kept_and_streams_are_let_go(device: na.Device, core: bool) -> None:
+def test_the_newest_are_kept_and_streams_are_released(device: na.Device, core: bool) -> None:
     z = na.zeros(4).sync()
     add_one(z).sync()
     stream = device.new_stream()
@@ -329,7 +329,7 @@ def test_notes_hold_nothing_once_they_are_gone(device: na.Device, core: bool) ->
     assert sys.getrefcount(device) < before + 20
 
 
-def test_values_are_those_of_a_program_without_a_trace(device: na.Device, core: bool) -> None:
+def test_a_trace_does_not_change_values(device: na.Device, core: bool) -> None:
     async def main() -> list[np.ndarray[Any, Any]]:
         values = []
         for k in range(4):
@@ -345,7 +345,7 @@ def test_values_are_those_of_a_program_without_a_trace(device: na.Device, core: 
     assert len(t.operations) == 4 * 5
 
 
-def test_failures_are_those_of_a_program_without_a_trace(device: na.Device, core: bool) -> None:
+def test_a_trace_does_not_change_failures(device: na.Device, core: bool) -> None:
     z = na.zeros(4).sync()
     add_one(z).sync()
     with na.trace() as t, testing.inject(device, "kernel"), pytest.raises(KernelError):
@@ -424,7 +424,7 @@ def test_times_are_known_when_the_clocks_are(
     assert op.began >= op.submitted - t.clock_error - 1e-6
 
 
-def test_work_that_is_not_run_at_once_ends_later(device: na.Device, core: bool) -> None:
+def test_work_that_runs_later_ends_later(device: na.Device, core: bool) -> None:
     z = na.zeros(1 << 22).sync()
     add_one(z).sync()
     with na.trace() as t:
@@ -485,7 +485,7 @@ def test_what_follows_too_quickly_has_common_bounds(
     assert (len(work) == 100) is exact
 
 
-def test_a_note_takes_the_name_of_the_task_that_runs(device: na.Device, core: bool) -> None:
+def test_a_note_takes_the_running_tasks_name(device: na.Device, core: bool) -> None:
     """Also of tasks that run with the same context variables, one after the other."""
     z = na.zeros(4).sync()
 

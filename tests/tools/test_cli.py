@@ -106,9 +106,7 @@ sys.exit(cli.main(["demo"]))
 """
 
 
-def test_ctrl_c_in_a_callback_of_the_collector_is_not_lost(
-    python: str, python_env: dict[str, str]
-) -> None:
+def test_ctrl_c_in_a_collectors_callback_is_kept(python: str, python_env: dict[str, str]) -> None:
     with heard_ctrl_c():
         result = subprocess.run(
             [python, "-c", LOST], env=python_env, capture_output=True, text=True, timeout=600

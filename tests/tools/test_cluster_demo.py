@@ -31,7 +31,7 @@ def test_the_formula_and_the_kernel_agree(device: na.Device) -> None:
 
 
 @pytest.mark.parametrize("when", ["start", "stop"])
-def test_an_interrupt_in_a_callback_of_the_collector_is_not_lost(
+def test_an_interrupt_in_a_collectors_callback_is_kept(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     lost: list[Any] = []

@@ -88,7 +88,7 @@ def test_a_loss_is_not_sold_as_overlap() -> None:
     assert all("97% of the time" in said for said in (gain, none, loss))
 
 
-def test_the_turns_of_the_loop_and_its_longest_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loops_turns_and_its_longest_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     times = [0.0, 1.0, 1.5, 9.0, 9.25]
     left = iter(times)
     seen: list[float] = []
@@ -133,7 +133,7 @@ def test_a_wrong_pixel_is_found_wherever_it_is(
         plane[at] = right
 
 
-def test_demo_writes_to_a_folder_and_keeps_equal_names_apart(
+def test_demo_keeps_equal_names_apart_in_folders(
     device: na.Device, picture: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "new" / "folder"

@@ -40,7 +40,7 @@ def _png(path: Path, width: int, height: int, data: bytes = b"") -> Path:
 
 
 @pytest.mark.parametrize("side", [10_000, 20_000, 1_000_000])
-def test_a_picture_bomb_is_refused_before_it_is_read(tmp_path: Path, side: int) -> None:
+def test_a_picture_bomb_is_refused_before_reading(tmp_path: Path, side: int) -> None:
     pytest.importorskip("PIL")
     with pytest.raises(CallerError, match=r"bomb\.png has more than .* pixels; make it smaller"):
         demo_pictures.read_picture(_png(tmp_path / "bomb.png", side, side))
@@ -66,7 +66,7 @@ def test_a_picture_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["precious", "result.png"]
 
 
-def test_results_are_not_written_to_a_folder_behind_a_link(
+def test_results_do_not_follow_a_linked_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("PIL")
@@ -119,7 +119,7 @@ def test_the_sanitizer_is_none_of_the_working_directory(
     assert sanitizer.command("memcheck")[0] == str(tmp_path / "bin/compute-sanitizer")
 
 
-def test_the_variable_of_isolated_tests_is_set_by_sessions_alone(
+def test_only_sessions_set_the_isolation_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tmp_path / "numbasync-isolated-x"

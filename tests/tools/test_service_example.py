@@ -132,7 +132,7 @@ def test_alike_pictures_have_near_embeddings(service: Running) -> None:
     assert vectors[0] @ vectors[1] > 0.999 and vectors[0] @ vectors[2] < 0.5
 
 
-def test_what_the_start_has_made_is_never_looked_through(
+def test_objects_of_the_start_are_never_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for needed in ("starlette", "uvicorn", "prometheus_client"):

@@ -274,7 +274,7 @@ def version(text: str, tmp_path: Path) -> Any:
     return namespace["kernel"].py_func
 
 
-def test_a_digest_changes_with_the_code_and_what_it_uses(tmp_path: Path) -> None:
+def test_a_digest_changes_with_code_and_uses(tmp_path: Path) -> None:
     text = """
 SIZE = 4
 @cuda.jit(device=True)

@@ -115,9 +115,7 @@ def test_a_reference_gets_arrays_of_its_own(device: na.Device, clock: Clock) -> 
     assert (x.to_host().sync() == 1).all() and z.to_host().sync()[1] == 1
 
 
-def test_a_reference_gives_all_outputs_in_the_order_of_the_signature(
-    device: na.Device, clock: Clock
-) -> None:
+def test_a_reference_gives_outputs_in_signature_order(device: na.Device, clock: Clock) -> None:
     tuned = na.autotune(add_and_double, TWO, reference=lambda z, w: (z + 1, w * 2))
     z, w = np.ones(60, np.float32), numbers()
     for given in ((na.inout(z), w), (w, na.inout(z))):
@@ -127,7 +125,7 @@ def test_a_reference_gives_all_outputs_in_the_order_of_the_signature(
         one.tune(w, na.inout(z)).sync()
 
 
-def test_limits_and_strict_ordering_are_for_what_the_program_submits(
+def test_limits_and_strict_ordering_exclude_the_tuner(
     device: na.Device, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "automatic", True)
@@ -138,9 +136,7 @@ def test_limits_and_strict_ordering_are_for_what_the_program_submits(
     assert len(clock.measured) == 2 * ROUNDS and (z.to_host().sync() == 9).all()
 
 
-async def test_what_a_task_submits_behind_tuning_waits_for_it(
-    device: na.Device, clock: Clock
-) -> None:
+async def test_a_tasks_submissions_wait_for_tuning(device: na.Device, clock: Clock) -> None:
     z, a, x = in_place(numbers())
     tuned = na.autotune(saxpy, TWO, reference=lambda z, a, x: z + a * x)
     tuning = na.spawn(tuned.tune(z, a, x))
@@ -172,7 +168,7 @@ def test_what_was_interrupted_continues(device: na.Device, clock: Clock) -> None
     assert len(clock.measured) == 2 * ROUNDS
 
 
-async def test_a_cancelled_tuning_stops_and_the_next_call_continues(
+async def test_a_cancelled_tuning_stops_and_continues_later(
     device: na.Device, clock: Clock
 ) -> None:
     z, a, x = in_place(numbers())
@@ -301,7 +297,7 @@ print(tuned.choice(z, x), len(measured))
 
 
 @pytest.mark.full
-def test_processes_that_tune_at_once_and_one_that_finds_the_choice(
+def test_simultaneous_tuners_find_one_choice(
     device: na.Device, tmp_path: Path, python: str, python_env: dict[str, str], cache: Path
 ) -> None:
     program = tmp_path / "program.py"

@@ -76,7 +76,7 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def test_any_value_in_any_place_is_used_as_it_is_or_measured_anew(stored: Path) -> None:
+def test_any_stored_value_is_used_or_measured_anew(stored: Path) -> None:
     whole = json.loads(stored.read_text())
     for at in list(_places(whole)):
         for value in VALUES:
