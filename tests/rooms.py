@@ -64,9 +64,9 @@ def imports(tree: ast.Module, exported: bool = False) -> Iterator[tuple[str, str
                     yield str(node.module), alias.name
 
 
-def offered(text: str) -> set[str]:
+def offered(tree: ast.Module) -> set[str]:
     """The names in a source's `__all__`: what a module of a lower subpackage has for upper ones."""
-    for node in ast.parse(text).body:
+    for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return set(ast.literal_eval(node.value))
     return set()
@@ -85,7 +85,7 @@ def public() -> set[tuple[str, str]]:
         if "__all__" in text:
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             module = module.removesuffix(".__init__")
-            known |= {(module, name) for name in offered(text)}
+            known |= {(module, name) for name in offered(ast.parse(text))}
     return known
 
 
