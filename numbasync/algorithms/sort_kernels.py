@@ -28,13 +28,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import cuda, int32, int64, uint16, uint32, uint64
+from numba.cuda import cgutils, extending, types
 
 from numbasync import block, dtypes
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.algorithms.scan_kernels import each_of
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
+
+_api: Any = extending  # of type Any: type checkers do not know what they define
+_types: Any = types
 
 BITS = 4  # of a step within a block
 BINS = 1 << BITS
@@ -144,16 +149,23 @@ def count_kernel(dtype: np.dtype[Any], descending: bool, passes: int) -> Any:
     return count_digits
 
 
-@cuda.jit(device=True)
-def peers_of(digit: Any) -> Any:
-    """The lanes of the warp that have this digit, as bits."""
-    return uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit)))
+@_api.intrinsic
+def read_word(typingctx: Any, words: Any, at: Any):  # type: ignore[no-untyped-def]
+    """A word of global memory that another block may have just written.
 
+    It is read anew each time. Numba's `cuda.ldcv` does not say so to the compiler, which may take
+    two of these reads for one; and an atomic addition of 0 takes longer.
+    """
+    word = ir.IntType(64)
 
-@cuda.jit(device=True)
-def read_word(words: Any, at: Any) -> Any:
-    """What other blocks have written so far: no cache of this one's, and no register, has it."""
-    return cuda.atomic.add(words, at, uint64(0))
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(words)(context, builder, args[0])
+        place = cgutils.get_item_pointer(context, builder, words, array, [args[1]])
+        read = ir.FunctionType(word, [word.as_pointer()])
+        text = "ld.relaxed.gpu.global.u64 $0, [$1];"
+        return builder.call(ir.InlineAsm(read, text, "=l,l", side_effect=True), [place])
+
+    return _types.uint64(words, _types.intp), codegen
 
 
 @cache
@@ -225,7 +237,7 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
             digit = uint32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
             if own + uint32(k * WARP) >= left:
                 digit = uint32(PASS_BINS - 1)
-            peers = peers_of(digit)
+            peers = uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit)))
             before = uint32(cuda.popc(uint32(peers & earlier)))
             count = found[base + digit]
             cuda.syncwarp()

@@ -105,6 +105,31 @@ CASES: dict[str, tuple[int, Callable[[int], tuple[Any, Any, Any]]]] = {
         image.gaussian_blur, [x := normal(n, 1), WEIGHTS],
         image.gaussian_blur_reference(x, WEIGHTS),
     )),
+    "box_blur rows": (16, lambda n: (
+        lambda out, x: image.box_blur(out, x, 1), [x := normal(n, 1)],
+        image.box_blur_reference(x, 1),
+    )),
+    "erode rows": (16, lambda n: (
+        lambda out, x: image.erode(out, x, 1), [x := bytes_of(n, 1)], image.erode_reference(x, 1),
+    )),
+    "median rows": (16, lambda n: (
+        lambda out, x: image.median(out, x, 1), [x := bytes_of(n, 1)],
+        image.median_reference(x, 1),
+    )),
+    "resize_nearest rows": (16, lambda n: (
+        image.resize_nearest, [x := bytes_of(9, 1)], image.resize_nearest_reference(x, (n, 1)),
+    )),
+    "remap rows": (16, lambda n: (
+        lambda out, x, ys, xs: image.remap(out, x, ys, xs, 0, 0.0),
+        [x := normal(n, 1), ys := np.zeros((n, 1), np.float32), ys], np.repeat(x[:1], n, 0),
+    )),
+    "normalise rows": (16, lambda n: (
+        lambda out, x: image.normalise(out, x, ONE, ONE, 1.0), [x := normal(n, 1, 1)],
+        np.moveaxis(x - 1, 2, 0),
+    )),
+    "rgb_to_hsv rows": (8, lambda n: (
+        image.rgb_to_hsv, [x := bytes_of(n, 1, 3)], image.rgb_to_hsv_reference(x),
+    )),
 }  # fmt: skip
 
 

@@ -10,9 +10,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, int64
 
 import numbasync as na
+from numbasync_kernels.blocks import row_and_column
 from numbasync_kernels.fits import FLOATS, REAL, fits
 
 TILE = (8, 32, 3)  # of an output, for a block: rows, columns, channels
@@ -36,6 +37,14 @@ TO_RGB = (
 )
 CUBE, SLOPE = 216 / 24389, 841 / 108  # of L*a*b*: below this, a line of this slope
 FOOT = 4 / 29  # and that begins here
+
+
+@cuda.jit(device=True, cache=True)
+def _pixel(out: Any) -> Any:
+    """The row and the column of a thread's pixel; blocks are counted through the grid, x first."""
+    number = int64(cuda.blockIdx.y) * cuda.gridDim.x + cuda.blockIdx.x
+    row, column = row_and_column(number, (out.shape[1] + TILE[1] - 1) // TILE[1])
+    return row * TILE[0] + cuda.threadIdx.y, column * TILE[1] + cuda.threadIdx.x
 
 
 @cuda.jit(device=True, cache=True)
@@ -114,7 +123,7 @@ def rgb_to_hsv(out: na.KernelOutput, picture: na.KernelInput) -> None:
         >>> (await out.to_host()).round(3).tolist()[0]
         [[0.0, 1.0, 1.0], [0.3330000042915344, 1.0, 0.5]]
     """
-    x, y = cuda.grid(2)
+    y, x = _pixel(out)
     if y < out.shape[0] and x < out.shape[1]:
         red, green = float32(picture[y, x, 0]), float32(picture[y, x, 1])
         blue = float32(picture[y, x, 2])
@@ -142,7 +151,7 @@ def hsv_to_rgb(out: na.KernelOutput, picture: na.KernelInput) -> None:
         >>> (await out.to_host()).tolist()[0]
         [[1.0, 0.0, 0.0], [0.25, 0.25, 0.25]]
     """
-    x, y = cuda.grid(2)
+    y, x = _pixel(out)
     if y < out.shape[0] and x < out.shape[1]:
         hue, saturation = float32(picture[y, x, 0]), float32(picture[y, x, 1])
         most = float32(picture[y, x, 2])
@@ -171,7 +180,7 @@ def rgb_to_ycbcr(out: na.KernelOutput, picture: na.KernelInput) -> None:
         >>> (await out.to_host()).round(3).tolist()
         [[[1.0, 0.5, 0.5]]]
     """
-    x, y = cuda.grid(2)
+    y, x = _pixel(out)
     if y < out.shape[0] and x < out.shape[1]:
         red, green = float32(picture[y, x, 0]), float32(picture[y, x, 1])
         blue = float32(picture[y, x, 2])
@@ -201,7 +210,7 @@ def ycbcr_to_rgb(out: na.KernelOutput, picture: na.KernelInput) -> None:
         >>> (await out.to_host()).tolist()
         [[[0.5, 0.5, 0.5]]]
     """
-    x, y = cuda.grid(2)
+    y, x = _pixel(out)
     if y < out.shape[0] and x < out.shape[1]:
         luma = float32(picture[y, x, 0])
         blue = float32(picture[y, x, 1]) - float32(0.5)
@@ -235,7 +244,7 @@ def rgb_to_lab(out: na.KernelOutput, picture: na.KernelInput) -> None:
         >>> abs(await out.to_host() - [100, 0, 0]).max() < 0.01
         np.True_
     """
-    x, y = cuda.grid(2)
+    y, x = _pixel(out)
     if y < out.shape[0] and x < out.shape[1]:
         red, green = _linear(float32(picture[y, x, 0])), _linear(float32(picture[y, x, 1]))
         blue = _linear(float32(picture[y, x, 2]))
@@ -279,7 +288,7 @@ def lab_to_rgb(out: na.KernelOutput, picture: na.KernelInput) -> None:
         >>> abs(await out.to_host() - 1).max() < 1e-3
         np.True_
     """
-    x, y = cuda.grid(2)
+    y, x = _pixel(out)
     if y < out.shape[0] and x < out.shape[1]:
         middle = (float32(picture[y, x, 0]) + float32(16)) / float32(116)
         part_x = float32(WHITE[0]) * _part(middle + float32(picture[y, x, 1]) / float32(500))

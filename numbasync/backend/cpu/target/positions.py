@@ -87,6 +87,16 @@ def _load(builder: Builder, function: Any, args: list[Any]) -> Any:
     return builder.load(builder.bitcast(place, function.function_type.return_type.as_pointer()))
 
 
+@instead_of("ld.relaxed.", table=ASSEMBLY)
+def _load_anew(builder: Builder, function: Any, args: list[Any]) -> Any:
+    """A load that sees what another thread has written, each time anew."""
+    (place,) = args
+    word = function.function_type.return_type
+    return builder.load_atomic(
+        builder.bitcast(place, word.as_pointer()), "monotonic", word.width // 8
+    )
+
+
 @instead_of("st.", table=ASSEMBLY)
 def _store(builder: Builder, function: Any, args: list[Any]) -> Any:
     if len(args) != 2:
