@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.arguments import shown
+from numbasync.backend.compilers import own_kernel
 from numbasync.backend.protocols import (
     VECTOR_BYTES,
     ArrayKey,
@@ -115,6 +116,8 @@ class CoarseKernels:
         """
         if self._may_alias:
             return "its arguments may alias"
+        if self.requested is None and own_kernel(self._dispatcher) is not None:
+            return "numba-cuda-mlir compiles it"  # as it is written
         try:
             return plain_kernel(self._dispatcher)
         except NotPlainError as error:

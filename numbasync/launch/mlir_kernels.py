@@ -181,7 +181,7 @@ def meaning(value: Any) -> Any:
 
 def compile_by_mlir(kernel: Any) -> None:
     """Let numba-cuda-mlir compile a kernel of `numba.cuda` for GPUs, as far as it can."""
-    if not hasattr(kernel, WRITTEN_AS):
+    if not (hasattr(kernel, WRITTEN_AS) or kernel.targetoptions.get("debug")):
         setattr(kernel, WRITTEN_AS, _as_mlir(kernel))
         setattr(kernel, IS_TRANSLATED, True)
 

@@ -17,7 +17,6 @@ from numbasync.backend import compilers
 from numbasync.cpu_cuda import arrays
 from numbasync.errors import CallerError, UnsupportedKernelError
 from numbasync.launch import mlir_kernels
-from numbasync.launch.coarsening import NotPlainError, plain_kernel
 from tests.cpu_cuda import mlir_stand_in
 
 STEP = 3
@@ -113,11 +112,11 @@ def test_the_compiler_of_a_kernel(other: Any, monkeypatch: pytest.MonkeyPatch) -
         if i < z.size:
             z[i] *= 2
 
-    kernel = na.launcher(scale).kernel
+    launcher = na.launcher(scale)
+    kernel = launcher.kernel
     assert compilers.own_kernel(kernel) is scale
     assert compilers.own_kernel(cuda.jit(scale.py_func)) is None
-    with pytest.raises(NotPlainError, match="numba-cuda-mlir compiles it"):  # not coarsened
-        plain_kernel(kernel)
+    assert launcher.planner.coarse_kernels._plain == "numba-cuda-mlir compiles it"
     for value, own in ("auto", scale), ("numba-cuda", None):
         monkeypatch.setenv(compilers.NAME, value)
         compilers.chosen.cache_clear()

@@ -179,9 +179,7 @@ def test_a_missing_disassembler_is_named(
     if tool is not None:
         (tmp_path / "nvdisasm").write_text(tool)
         (tmp_path / "nvdisasm").chmod(0o700)
-    compiled: Any = SimpleNamespace(
-        library=SimpleNamespace(get_cubin=lambda: SimpleNamespace(code=b"cubin"))
-    )
+    compiled: Any = SimpleNamespace(cubin=lambda: b"cubin")
     monkeypatch.setattr(resources, "enter", lambda device: None)
     with pytest.raises(MissingExtraError, match=rf"{text}.*\nWrite: pip install .*nvdisasm"):
         resources.assembly_of(SimpleNamespace(), compiled, "sass")  # type: ignore[arg-type]

@@ -69,15 +69,20 @@ def test_all_is_every_kind_that_can_be_used(project: Project) -> None:
     assert f"{count} passed" in project.run("--device", "all").stdout
 
 
-def test_a_projects_own_option_stays_its_own(project: Project) -> None:
+def test_a_projects_own_names_stay_its_own(project: Project) -> None:
     (project.folder / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--device', default='theirs')\n"
     )
     (project.folder / "test_theirs.py").write_text(
-        "def test_theirs(request):\n    assert request.config.getoption('--device') == 'mine'\n"
+        "import pytest\n"
+        "@pytest.fixture\ndef device():\n    return 'own'\n"
+        "def test_theirs(request, device):\n"
+        "    assert request.config.getoption('--device') == 'mine' and device == 'own'\n"
+        "@pytest.mark.parametrize('n, device', [(1, 'gpu'), (2, 'gpu')])\n"
+        "def test_parameters(n, device):\n    assert device == 'gpu'\n"
     )
     result = project.run("-s", "--device", "mine", "--numbasync-device", "cpu")
-    assert "kind cpu" in result.stdout and "3 passed" in result.stdout, result
+    assert "kind cpu" in result.stdout and "5 passed" in result.stdout, result
 
 
 def test_seeds_are_as_many_as_asked_for(project: Project) -> None:

@@ -16,6 +16,7 @@ from numba.cuda import types
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.compilers import IS_TRANSLATED, MLIR, NAME, own_kernel
 from numbasync.backend.cuda.compiled_kernel import AS_MLIR
+from numbasync.backend.declared_signatures import resolved
 from numbasync.backend.protocols import Dim3
 from numbasync.errors import UnsupportedKernelError
 
@@ -69,10 +70,11 @@ def compiled(dispatcher: Any, actual: tuple[Any, ...]) -> MlirKernel | None:
     own = own_kernel(dispatcher)
     if own is None or any(own.targetoptions.get(o) for o in ("debug", "extensions")):
         return None
-    theirs = list(map(type_of, actual))
-    if None in theirs:
-        return None
     try:
+        actual = resolved(dispatcher, actual)
+        theirs = list(map(type_of, actual))
+        if None in theirs:
+            return None
         with _turn:
             result = own.compile(tuple(theirs))
     except Exception as error:

@@ -21,7 +21,7 @@ from numbasync.errors import CallerError, DeviceUnavailableError
 from numbasync.launch.variants import compile_with_lines
 from numbasync.testing.check import settings
 from numbasync.testing.plugin import async_tests, cuda_on_cpu, isolated, leaks, needs, sanitizer
-from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
+from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places, takes_device
 from numbasync.testing.plugin.fixtures import benchmark_kernel as benchmark_kernel
 from numbasync.testing.plugin.fixtures import device as device
 from numbasync.testing.plugin.fixtures import gate as gate
@@ -138,7 +138,7 @@ def _kinds(options: Options) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "device" in metafunc.fixturenames:
+    if takes_device(metafunc):
         options = of(metafunc.config)
         needs_cuda = metafunc.definition.get_closest_marker("cuda") is not None
         kinds = ["cuda"] if needs_cuda else _kinds(options)

@@ -14,7 +14,7 @@ import pytest
 
 from numbasync.testing import checked
 from numbasync.testing.plugin import needs
-from numbasync.testing.plugin.fixtures import Place, places
+from numbasync.testing.plugin.fixtures import Place, places, takes_device
 
 _HOME = "numbasync.cpu_cuda.summary"
 _SENT = "numbasync_launched"  # the key of what workers of pytest-xdist send
@@ -65,6 +65,6 @@ class CheckedPrograms:
             yield
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "device" not in metafunc.fixturenames:  # which has orders of its own
+        if not takes_device(metafunc):  # which has orders of its own
             orders = places("cpu", True, self.races)
             metafunc.parametrize("cuda_on_cpu_order", orders, ids=str, indirect=True)

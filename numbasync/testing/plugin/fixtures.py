@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -44,6 +44,18 @@ def places(kind: str, one_memory: bool, races: int) -> list[Place]:
     orders = [place._replace(order="forward"), place._replace(order="reverse")]
     orders += [place._replace(order="shuffled", seed=seed) for seed in range(max(0, races - 2))]
     return orders[:races]
+
+
+def takes_device(metafunc: pytest.Metafunc) -> bool:
+    """Whether a test takes the device under test, and not what its project calls `device`."""
+    if "device" not in metafunc.fixturenames:
+        return False
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
+        if "device" in (names.replace(" ", "").split(",") if isinstance(names, str) else names):
+            return False
+    known: Any = getattr(metafunc, "_arg2fixturedefs", {}).get("device")
+    return not known or known[-1].func.__module__ == __name__
 
 
 @pytest.fixture
