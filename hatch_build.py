@@ -15,6 +15,7 @@ import hashlib
 import os
 import platform
 import re
+import runpy
 import shutil
 import sys
 import tempfile
@@ -107,13 +108,15 @@ def compile_once(source: Path, folder: Path) -> Path:
 
     environment = [os.environ.get(name) for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS")]
     made_by = (sys.version, platform.platform(), Cython.__version__, environment)
-    digest = hashlib.sha256(repr(made_by).encode())
+    table = _table(source)
+    digest = hashlib.sha256((repr(made_by) + table).encode())
     for path in (Path(__file__), source, *sorted(source.parent.glob("core/*.pxi"))):
         digest.update(path.read_bytes())
     home = Path(folder, f"core-{digest.hexdigest()[:16]}")
     if not home.exists():
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
+            Path(work, "table.pxi").write_text(table)
             module = compiled(source, Path(work))
             Path(work, "built").mkdir()
             shutil.move(module, Path(work, "built"))
@@ -122,8 +125,15 @@ def compile_once(source: Path, folder: Path) -> Path:
     return next(home.iterdir())
 
 
+def _table(source: Path) -> str:
+    """What the core's source includes beside its parts: see `core_table.py`."""
+    functions = runpy.run_path(str(Path(__file__).with_name("core_table.py")))
+    text: str = functions["table"](source.parent)
+    return text
+
+
 def compiled(source: Path, work: Path) -> Path:
-    """The extension module of a Cython source, built in the folder `work`."""
+    """The extension module of a Cython source, built in the folder `work`, which has the table."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
@@ -132,7 +142,7 @@ def compiled(source: Path, work: Path) -> Path:
         extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-g0"],
         extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],  # without symbols
     )  # fmt: skip
-    modules = cythonize([extension], build_dir=str(work), quiet=True)
+    modules = cythonize([extension], build_dir=str(work), include_path=[str(work)], quiet=True)
     command = Distribution({"name": "numbasync", "ext_modules": modules}).get_command_obj(
         "build_ext"
     )

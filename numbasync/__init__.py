@@ -17,15 +17,16 @@ from numbasync.backend.protocols import MemoryStats as MemoryStats
 from numbasync.backend.protocols import Peaks as Peaks
 from numbasync.backend.shared_layout import SharedLayout as SharedLayout
 from numbasync.backend.shared_layout import shared_layout as shared_layout
+from numbasync.device.access import ordering as ordering
+from numbasync.device.access import set_ordering as set_ordering
 from numbasync.device.device import Device as Device
 from numbasync.device.device import InFlight as InFlight
 from numbasync.device.device import default_device as default_device
 from numbasync.device.device import devices as devices
+from numbasync.device.device import set_default_device as set_default_device
 from numbasync.device.device import use_device as use_device
 from numbasync.device.event import Event as Event
 from numbasync.device.latency import waiting as waiting
-from numbasync.device.ordering import ordering as ordering
-from numbasync.device.ordering import set_ordering as set_ordering
 from numbasync.device.policies import LeastPending as LeastPending
 from numbasync.device.policies import Priority as Priority
 from numbasync.device.policies import SchedulingPolicy as SchedulingPolicy
@@ -44,7 +45,7 @@ from numbasync.graphs.topology import Node as Node
 from numbasync.graphs.topology import Topology as Topology
 from numbasync.launch.call import Launch as Launch
 from numbasync.launch.call import LaunchResult as LaunchResult
-from numbasync.launch.explanation import Explanation as Explanation
+from numbasync.launch.explain import Explanation as Explanation
 from numbasync.launch.external import external as external
 from numbasync.launch.launcher import Launcher as Launcher
 from numbasync.launch.launcher import launcher as launcher
@@ -200,13 +201,18 @@ if _environ.get("NUMBASYNC_CUDA_ON_CPU") == "1":
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return import_module(f"numbasync.{name}")  # which sets the attribute
-    if name not in _LATER:
+    if name not in _MODULES and name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_LATER[name]), name)
-    globals()[name] = found
-    return found
+    try:
+        found = import_module(_LATER.get(name, f"numbasync.{name}"))
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("numba.cuda."):
+            raise
+        raise ImportError(import_module("numbasync.backend.numba_cuda_arrays").MISSING) from error
+    if name in _MODULES:
+        return found  # which has set the attribute
+    globals()[name] = getattr(found, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -123,7 +123,7 @@ class ArrayReader:
 class Managed: ...
 class Place: ...
 
-class FastCall:
+class TypedCall:
     def __init__(
         self,
         kinds: tuple[type, ...],

@@ -7,7 +7,9 @@ for everything unusual: lazy arguments, work of other streams that must be waite
 faults, classes that are not exactly the known ones. Rules and messages are there, once.
 
 Attributes that are slots are read by their offsets, which `know` takes from the classes' own
-descriptors; every class is compared exactly before. The core opens no library: the backend hands in
+descriptors; every class is compared exactly before. `Launch__form` is the slot `_form` of a `Launch`:
+the names of the slots, and the constants that Python has, come from `core_table.py`, which reads the
+classes when the core is compiled. The core opens no library: the backend hands in
 the addresses of the driver's functions.
 
 What is borrowed is used at once, or held. Python code may run in every call that is not plainly C:
@@ -52,6 +54,7 @@ from libc.string cimport memcmp, memcpy, memset
 from numpy import float32
 
 include "core/declarations.pxi"
+include "table.pxi"  # which `core_table.py` makes of the classes
 include "core/slots.pxi"
 include "core/locks.pxi"
 include "core/call_sites.pxi"

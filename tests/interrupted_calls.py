@@ -19,9 +19,9 @@ import numbasync as na
 from numbasync import native
 from numbasync.backend.cpu.runtime.workers import state
 from numbasync.device import copy_threads
-from numbasync.device.ordering import is_strict
+from numbasync.device.access import is_strict
 from numbasync.ops import reentrancy, submission_queue
-from numbasync.ops.submit import starting
+from numbasync.ops.future import starting
 from numbasync.tensors.pinned import sharing
 from tests.interrupted_devices import Call, awaiting, calls_of, pair_of, runtimes
 from tests.interrupting import Interrupt, Place, Places, Trace

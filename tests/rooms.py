@@ -51,18 +51,42 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from statements(child)
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The modules of this package that a source imports from, and the names."""
+def imports(tree: ast.Module, exported: bool = False) -> Iterator[tuple[str, str]]:
+    """The modules of this package that a source imports from, and the names.
+
+    Args:
+        exported: only names that the source has for others: `from m import name as name`.
+    """
     for node in statements(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "numbasync":
             for alias in node.names:
-                yield str(node.module), alias.name
+                if not exported or alias.asname == alias.name:
+                    yield str(node.module), alias.name
+
+
+def offered(text: str) -> set[str]:
+    """The names in a source's `__all__`: what a module of a lower subpackage has for upper ones."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
 
 
 def public() -> set[tuple[str, str]]:
-    """What `numbasync` and `numbasync.extending` have, by the modules that it comes from."""
+    """What `numbasync` and `numbasync.extending` have, by the modules that it comes from; and what
+    modules of subpackages name in `__all__`.
+    """
     files = PACKAGE / "__init__.py", Path(str(extending.__file__))
-    return {found for file in files for found in imports(ast.parse(file.read_text()))}
+    known = {
+        found for file in files for found in imports(ast.parse(file.read_text()), exported=True)
+    }
+    for file in PACKAGE.rglob("*.py"):
+        text = file.read_text()
+        if "__all__" in text:
+            module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            module = module.removesuffix(".__init__")
+            known |= {(module, name) for name in offered(text)}
+    return known
 
 
 def is_private(room: str, module: str, name: str, known: set[tuple[str, str]]) -> bool:

@@ -26,6 +26,7 @@ from numbasync.algorithms.scans import cumsum as cumsum
 from numbasync.algorithms.scans import scan as scan
 from numbasync.algorithms.segments import segmented_reduce as segmented_reduce
 from numbasync.algorithms.segments import segmented_scan as segmented_scan
+from numbasync.algorithms.selections import Prefix as Prefix
 from numbasync.algorithms.selections import bincount as bincount
 from numbasync.algorithms.selections import histogram as histogram
 from numbasync.algorithms.selections import searchsorted as searchsorted

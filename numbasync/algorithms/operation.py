@@ -44,11 +44,12 @@ class Algorithm(DeviceOp[T]):
         self._unused = False  # a refused operation needs no warning
         self._name = name
         self._plan = plan
+        self._build: Build[T] | None = None  # None: an operand is not known yet
         self._operands: tuple[Any, ...] = (x, *more)
         with suppress_unused_warnings(self._operands):
             self._operands = tuple(x if is_op(x) else self._array(x) for x in self._operands)
             if not any(map(is_op, self._operands)):
-                self._planned(self._operands)
+                self._build = self._planned(self._operands)
             ops = tuple(x for x in self._operands if is_op(x))
             stream = common_stream(ops) if ops else None
             for op in ops:
@@ -85,7 +86,7 @@ class Algorithm(DeviceOp[T]):
         for i, given in enumerate(arrays):
             if is_op(given):
                 arrays[i] = self._array((yield from given.steps(ctx)))
-        build = self._planned(tuple(arrays))
+        build = self._build or self._planned(tuple(arrays))
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):
                 arrays[i] = yield from as_child(ctx, from_host(array), self).steps(ctx)

@@ -49,6 +49,31 @@ def scan_block(n: int, columns: int, each: int) -> Block:
     return Block(1, THREADS // beside, beside)
 
 
+def _ends(kind: Any, lift: Any, finish: Any, is_first: bool, is_total: bool) -> tuple[Any, Any]:
+    """The device functions of what a level reads, ``(value, i)`` to a state, and of what it writes,
+    a state to a result. Only the first level has elements, and only its last launch results.
+    """
+
+    @cuda.jit(device=True)
+    def lift_element(value: Any, i: Any) -> Any:
+        return lift(value, i)[0]
+
+    @cuda.jit(device=True)
+    def take_state(value: Any, i: Any) -> Any:
+        return kind(value)
+
+    @cuda.jit(device=True)
+    def finish_result(total: Any) -> Any:
+        return finish((total,), 1, 0)
+
+    @cuda.jit(device=True)
+    def keep_state(total: Any) -> Any:
+        return total
+
+    has_results = is_first and not is_total
+    return lift_element if is_first else take_state, finish_result if has_results else keep_state
+
+
 @cache
 def scan_kernel(
     state: np.dtype[Any], lift: Any, combine: Any, finish: Any, layout: Block,
@@ -75,24 +100,7 @@ def scan_kernel(
     apart = THREADS + THREADS // 32  # places between elements that a thread stages
     twice = 2 * THREADS
 
-    @cuda.jit(device=True)
-    def load_element(x: Any, row: Any, i: Any, column: Any) -> Any:
-        return lift(x[row, i, column], i)[0]
-
-    @cuda.jit(device=True)
-    def load_state(x: Any, row: Any, i: Any, column: Any) -> Any:
-        return x[row, i, column]
-
-    @cuda.jit(device=True)
-    def finish_result(total: Any) -> Any:
-        return finish((total,), 1, 0)
-
-    @cuda.jit(device=True)
-    def keep_state(total: Any) -> Any:
-        return total
-
-    load = load_element if is_first else load_state
-    finished = finish_result if is_first and not is_total else keep_state
+    lifted, finished = _ends(kind, lift, finish, is_first, is_total)
 
     @launcher(may_alias=True)
     @cuda.jit
@@ -128,13 +136,14 @@ def scan_kernel(
             for k in range(each):
                 row = row_t + k * THREADS // wide
                 i = i_t + k * THREADS % wide // columns
-                tile[staged + k * apart] = load(x, uint64(row), uint64(i), uint64(column_t))
+                value = x[uint64(row), uint64(i), uint64(column_t)]
+                tile[staged + k * apart] = lifted(value, i)
         else:
             column = min(column_t, x.shape[2] - 1)
             for k in range(each):
                 row = min(row_t + k * THREADS // wide, x.shape[0] - 1)
                 i = min(i_t + k * THREADS % wide // columns, x.shape[1] - 1)
-                tile[staged + k * apart] = load(x, uint64(row), uint64(i), uint64(column))
+                tile[staged + k * apart] = lifted(x[uint64(row), uint64(i), uint64(column)], i)
         cuda.syncthreads()
 
         own_column = t % columns
@@ -273,24 +282,7 @@ def scan_row_kernel(
     load_four, store_four = four_loader(dtype), four_storer(out)
     fourths, together = FOURTHS[fours], _side_by_side(combine, fours)
 
-    @cuda.jit(device=True)
-    def lift_element(value: Any, i: Any) -> Any:
-        return lift(value, i)[0]
-
-    @cuda.jit(device=True)
-    def take_state(value: Any, i: Any) -> Any:
-        return kind(value)
-
-    @cuda.jit(device=True)
-    def finish_result(total: Any) -> Any:
-        return finish((total,), 1, 0)
-
-    @cuda.jit(device=True)
-    def keep_state(total: Any) -> Any:
-        return total
-
-    lifted = lift_element if is_first else take_state
-    finished = finish_result if is_first and not is_total else keep_state
+    lifted, finished = _ends(kind, lift, finish, is_first, is_total)
 
     @launcher(may_alias=True)
     @cuda.jit

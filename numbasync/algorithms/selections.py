@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from numbasync.algorithms.select_kernels import (
 )
 from numbasync.algorithms.sort_kernels import bits_of
 from numbasync.algorithms.sorts import Pair, check_ordered, sort
-from numbasync.arguments import as_whole, check_whole, is_one_of, shown
+from numbasync.arguments import as_whole, check_bool, check_whole, is_one_of, shown
 from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.constructors import zip
@@ -33,14 +33,51 @@ from numbasync.tensors.tensor import Tensor
 BLOCKS = 1024  # of a count: each block adds its bins to the result
 
 
-def select(x: Any, mask: Any) -> DeviceOp[Tensor]:
+class Prefix(NamedTuple):
+    """Elements whose number only the device knows: the first ``extent[0]`` of `elements`, which is
+    as long as all that there could be; `extent` has one int64. What is behind them is not written.
+
+    A kernel takes it as one parameter, and reads the number where it is.
+
+    Examples:
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def double(z: na.KernelOutput, chosen: na.KernelInput):
+        ...     i = cuda.grid(1)
+        ...     if i < chosen.extent[0]:
+        ...         z[i] = 2 * chosen.elements[i]
+        >>> x = np.array([3, 8, 1, 9])
+        >>> chosen = await na.algorithms.select(x, x > 2, on_device=True)
+        >>> result = await double(na.zeros(4, np.int64), chosen)
+        >>> await result.z.to_host(), await chosen.length()
+        (array([ 6, 16, 18,  0]), 3)
+    """
+
+    elements: Tensor
+    extent: Tensor
+
+    def length(self) -> DeviceOp[int]:
+        """An operation that brings the number of elements."""
+        return self.extent.item()
+
+    def trimmed(self) -> DeviceOp[Tensor]:
+        """An operation that awaits the number, and gives a view of so many elements."""
+        return Number(self.extent, "trimmed").map(lambda count: self.elements[:count])
+
+
+@overload
+def select(x: Any, mask: Any, *, on_device: Literal[False] = False) -> DeviceOp[Tensor]: ...
+@overload
+def select(x: Any, mask: Any, *, on_device: Literal[True]) -> DeviceOp[Prefix]: ...
+def select(x: Any, mask: Any, *, on_device: bool = False) -> DeviceOp[Any]:
     """The elements where `mask` is true, in order, as one axis: NumPy's ``x[mask]``.
 
     Args:
         x: a tensor or a NumPy array of any shape, or an operation that gives one.
         mask: bool, of the same shape.
+        on_device: their number stays on the device: the result is a `Prefix`.
 
-    The number of them is awaited, to make the result. So it cannot be part of a graph. Reads the
+    Else the number is awaited, to make the result, which so cannot be part of a graph. Reads the
     mask three times and each element once, beside 8 bytes an element of counts.
 
     Raises:
@@ -52,14 +89,22 @@ def select(x: Any, mask: Any) -> DeviceOp[Tensor]:
         >>> await na.algorithms.select(x, x > 2).to_host()
         array([3, 8, 9])
     """
-    return Algorithm("select", x, _plan_select, mask)
+    stays = check_bool(on_device, "on_device of select")
+    return Algorithm("select", x, partial(_plan_select, stays), mask)
 
 
-def unique(x: Any) -> DeviceOp[Tensor]:
+@overload
+def unique(x: Any, *, on_device: Literal[False] = False) -> DeviceOp[Tensor]: ...
+@overload
+def unique(x: Any, *, on_device: Literal[True]) -> DeviceOp[Prefix]: ...
+def unique(x: Any, *, on_device: bool = False) -> DeviceOp[Any]:
     """The distinct elements in ascending order, as one axis.
 
+    Args:
+        on_device: their number stays on the device: the result is a `Prefix`.
+
     All NaNs count as one, and both zeros; of these the first is given. Sorts them, and awaits their
-    number; see `sort` and `select`.
+    number where it does not stay; see `sort` and `select`.
 
     Raises:
         DTypeError: complex numbers have no order, and structures none.
@@ -68,7 +113,8 @@ def unique(x: Any) -> DeviceOp[Tensor]:
         >>> await na.algorithms.unique(np.array([[3, 1], [3, 2]])).to_host()
         array([1, 2, 3])
     """
-    return Algorithm("unique", x, _plan_unique)
+    stays = check_bool(on_device, "on_device of unique")
+    return Algorithm("unique", x, partial(_plan_unique, stays))
 
 
 def searchsorted(a: Any, x: Any, side: str = "left") -> DeviceOp[Tensor]:
@@ -153,11 +199,13 @@ def _blocks(n: int) -> int:
     return -(-n // THREADS)
 
 
-def _kept(name: str, x: Tensor, mask: Tensor) -> DeviceOp[Tensor]:
+def _kept(name: str, stays: bool, x: Tensor, mask: Tensor) -> DeviceOp[Any]:
     """The elements of one axis, not empty, where `mask` is true; `name` is the function's."""
     counted = scan_rows(named("sum", BOOL), mask.reshape((1, -1, 1))).reshape(-1)
 
-    def write(ends: Tensor) -> DeviceOp[Tensor]:
+    def write(ends: Tensor) -> DeviceOp[Any]:
+        if stays:
+            return zip(pack(ends, len(x)), ends[-1:].dup()).map(lambda pair: Prefix(*pair))
         return Number(ends[-1:], name).then(lambda count: pack(ends, count))
 
     def pack(ends: Tensor, count: int) -> DeviceOp[Tensor]:
@@ -170,30 +218,39 @@ def _kept(name: str, x: Tensor, mask: Tensor) -> DeviceOp[Tensor]:
     return counted.then(write)
 
 
+def _none(stays: bool, dtype: np.dtype[Any]) -> DeviceOp[Any]:
+    """No elements."""
+    if stays:
+        return zip(empty(0, dtype), zeros(1, I64)).map(lambda pair: Prefix(*pair))
+    return empty(0, dtype)
+
+
 def _plan_select(
-    shape: Shape, dtype: np.dtype[Any], mask_shape: Shape, mask_dtype: np.dtype[Any]
+    stays: bool, shape: Shape, dtype: np.dtype[Any], mask_shape: Shape, mask_dtype: np.dtype[Any]
 ) -> Any:
     if shape != mask_shape:
         raise ShapeError(f"select of shape {shape} by a mask of shape {mask_shape}: write one.")
     if mask_dtype != BOOL:
         raise DTypeError(f"select by a mask of {mask_dtype}: write one of bool, as x > 0 gives it.")
     if not math.prod(shape):
-        return lambda *_: empty(0, dtype)
-    return lambda x, mask: zip(_flat(x), _flat(mask)).then(lambda pair: _kept("select", *pair))
+        return lambda *_: _none(stays, dtype)
+    return lambda x, mask: zip(_flat(x), _flat(mask)).then(
+        lambda pair: _kept("select", stays, *pair)
+    )
 
 
-def _plan_unique(shape: Shape, dtype: np.dtype[Any]) -> Any:
+def _plan_unique(stays: bool, shape: Shape, dtype: np.dtype[Any]) -> Any:
     check_ordered("unique", dtype)
     if not math.prod(shape):
-        return lambda _: empty(0, dtype)
+        return lambda _: _none(stays, dtype)
     kernel = change_kernel(dtype)
 
-    def mark(x: Tensor) -> DeviceOp[Tensor]:
+    def mark(x: Tensor) -> DeviceOp[Any]:
         bits = x.reinterpret(bits_of(dtype))
         marked: DeviceOp[Tensor] = empty(x.shape, BOOL).then(
             lambda z: kernel[_blocks(len(x)), THREADS](z, bits).map(lambda _: z)
         )
-        return marked.then(lambda mask: _kept("unique", x, mask))
+        return marked.then(lambda mask: _kept("unique", stays, x, mask))
 
     return lambda x: sort(x, None).then(mark)
 

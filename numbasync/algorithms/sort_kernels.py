@@ -3,10 +3,14 @@
 An input is seen as ``(rows, n)``. Rows of one chunk are sorted by one launch: a block stages the
 keys in shared memory and sorts the numbers of their places, `BITS` at a time. Each thread counts
 the digits of its run of neighbours, the block scans these counts, ordered by digit and then by
-thread, and each thread gives its elements their new places. Of longer rows a launch sorts by 8
-bits: it writes each key behind those of lesser digits, and of its digit before it. Of earlier
-chunks `count_kernel` has counted these, and a scan has added the counts up; in its own chunk a
-block counts them by warps, and it collects keys of one digit, so that they are written together.
+thread, and each thread gives its elements their new places.
+
+Longer rows are sorted by 8 bits at a time, in a pass for each. `count_kernel` counts the digits of
+all passes in one go. In a pass a block draws a chunk of a row, and writes each key behind those of
+lesser digits, and of its digit before it. Of its own chunk it counts these by warps, and it
+collects keys of one digit, so that they are written together. Of earlier chunks it is told by their
+blocks, which write down what they have counted, and then what they and all before them have: it
+looks back until it comes upon the latter.
 
 Digits are taken of `ordered` bits, whose order as unsigned numbers is NumPy's. The elements
 themselves stay as they are, with the sign of a zero and the bits of a NaN.
@@ -24,9 +28,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32, int64, uint16, uint32
+from numba import cuda, int32, int64, uint16, uint32, uint64
 
-from numbasync import dtypes
+from numbasync import block, dtypes
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.algorithms.scan_kernels import each_of
 from numbasync.launch.launcher import launcher
@@ -35,13 +39,25 @@ from numbasync.launch.parameters import KernelInput, KernelOutput
 BITS = 4  # of a step within a block
 BINS = 1 << BITS
 PASS_BITS = 8  # of a launch
-PASS_BINS = 1 << PASS_BITS  # as many as threads: each has one
+PASS_BINS = 1 << PASS_BITS  # at most as many as threads: each has one
+PASS_THREADS = 256
+PASS_EACH = 16  # elements of a thread
 WARP = 32
+CHUNK_BITS = 16  # of a number of elements of a chunk
+SUM_BITS = 58  # of a number of elements, beside a mark
+SUM_MASK = (1 << SUM_BITS) - 1
+MARK_MASK = (1 << 64) - 1 - SUM_MASK
+SPANS = 2048  # blocks that count digits
 
 
 def bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The unsigned dtype of as many bits."""
     return np.dtype(f"u{dtype.itemsize}")
+
+
+def pass_each(dtype: np.dtype[Any]) -> int:
+    """Elements of a thread in a pass over long rows: their bits fit into shared memory."""
+    return PASS_EACH // 2 if dtype.itemsize > 4 else PASS_EACH
 
 
 @cache
@@ -80,53 +96,77 @@ def ordered(dtype: np.dtype[Any], descending: bool) -> Any:
 
 
 @cache
-def count_kernel(dtype: np.dtype[Any], descending: bool) -> Any:
-    """The launcher ``(counts, x, shift)``: how often each digit comes in each chunk.
+def count_kernel(dtype: np.dtype[Any], descending: bool, passes: int) -> Any:
+    """The launcher ``(counts, x, spans)``: how often each digit of each pass comes in each row.
 
-    `counts` is of shape ``(rows, PASS_BINS, parts)``, and `x` of the keys' bits, ``(rows, n)``.
+    `counts`, of shape ``(rows, passes, PASS_BINS)``, is added to; `x` has the keys' bits, of shape
+    ``(rows, n)``, and each row is read by `spans` blocks.
     """
     key_of = ordered(dtype, descending)
     kind = numba_type(bits_of(dtype))
     each = each_of(dtype)
     chunk = THREADS * each
+    cells = passes * PASS_BINS
 
     @launcher
     @cuda.jit
-    def count_digits(counts: KernelOutput, x: KernelInput, shift: int) -> None:
-        found = cuda.shared.array(PASS_BINS, int32)
+    def count_digits(counts: KernelOutput, x: KernelInput, spans: int) -> None:
+        found = cuda.shared.array(cells, int32)
         keys = cuda.local.array(each, kind)
         t = int64(cuda.threadIdx.x)
         number = int64(cuda.blockIdx.x)
-        row = number // counts.shape[2]
-        part = number - row * counts.shape[2]
-        first = part * chunk + t
-        left = x.shape[1] - part * chunk
-        found[t] = 0
-        if left >= chunk:
-            for k in range(each):
-                keys[k] = x[row, first + k * THREADS]
-            cuda.syncthreads()
-            for k in range(each):
-                digit = (key_of(keys[k]) >> shift) & (PASS_BINS - 1)
-                cuda.atomic.add(found, int32(digit), 1)
-        else:
-            cuda.syncthreads()
-            for k in range(t, left, THREADS):
-                digit = (key_of(x[row, part * chunk + k]) >> shift) & (PASS_BINS - 1)
-                cuda.atomic.add(found, int32(digit), 1)
+        row = number // spans
+        n = x.shape[1]
+        for p in range(passes):
+            found[p * PASS_BINS + t] = 0
         cuda.syncthreads()
-        counts[row, t, part] = found[t]
+        for first in range((number - row * spans) * chunk, n, spans * chunk):
+            if first + chunk <= n:
+                for k in range(each):
+                    keys[k] = x[uint64(row), uint64(first + t + k * THREADS)]
+                for k in range(each):
+                    key = key_of(keys[k])
+                    for p in range(passes):
+                        digit = int32((key >> (p * PASS_BITS)) & (PASS_BINS - 1))
+                        cuda.atomic.add(found, p * PASS_BINS + digit, 1)
+            else:
+                for i in range(first + t, n, THREADS):
+                    key = key_of(x[uint64(row), uint64(i)])
+                    for p in range(passes):
+                        digit = int32((key >> (p * PASS_BITS)) & (PASS_BINS - 1))
+                        cuda.atomic.add(found, p * PASS_BINS + digit, 1)
+        cuda.syncthreads()
+        for p in range(passes):
+            count = found[p * PASS_BINS + t]
+            if count != 0:
+                cuda.atomic.add(counts, (row, p, t), uint64(count))
 
     return count_digits
 
 
+@cuda.jit(device=True)
+def peers_of(digit: Any) -> Any:
+    """The lanes of the warp that have this digit, as bits."""
+    return uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit)))
+
+
+@cuda.jit(device=True)
+def read_word(words: Any, at: Any) -> Any:
+    """What other blocks have written so far: no cache of this one's, and no register, has it."""
+    return cuda.atomic.add(words, at, uint64(0))
+
+
 @cache
 def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
-    """The launcher ``(z, carried, x, given, starts, shift)`` of one pass over rows of many chunks:
-    each key is written behind those of lesser digits, and of its digit before it.
+    """The launcher ``(z, carried, x, given, counts, words, tickets, number)`` of one pass over rows
+    of many chunks: each key is written behind those of lesser digits, and of its digit before it.
 
-    `starts` is of shape ``(rows, PASS_BINS * parts, 1)``: for each digit and chunk, how many keys
-    of the row come before the first one of them. The other arguments are those of `sort_kernel`.
+    `counts` is that of `count_kernel`, `number` the pass. The blocks draw their chunks from
+    ``tickets[number]``, 0 at first, so that a block waits only for those that have begun. `words`,
+    of ``rows * parts * PASS_BINS`` and 0 before the first pass, is for what a chunk tells the later
+    ones of a digit: with the pass in its first bits, how many keys of it the chunk has, and later,
+    how many it and all before it have. One word has both, so that no order of memory is needed.
+    The other arguments are those of `sort_kernel`.
 
     A warp takes 32 neighbouring keys at a time. The lanes that have one digit find one another, and
     the first of them adds their number to what the warp has counted of it: with that count, and
@@ -134,9 +174,10 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
     """
     key_of = ordered(dtype, descending)
     kind = numba_type(bits_of(dtype))
-    each = each_of(dtype)
-    chunk = THREADS * each
-    warps = THREADS // WARP
+    each = pass_each(dtype)
+    threads = PASS_THREADS
+    chunk = threads * each
+    warps = threads // WARP
     cells = warps * PASS_BINS
     has_values = values != "none"
     has_given = values == "given"
@@ -147,97 +188,113 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
     @cuda.jit
     def place_keys(
         z: KernelOutput, carried: KernelOutput, x: KernelInput, given: KernelInput,
-        starts: KernelInput, shift: int,
+        counts: KernelInput, words: KernelOutput, tickets: KernelOutput, number: int,
     ) -> None:  # fmt: skip
         tile = cuda.shared.array(chunk, kind)
         places = cuda.shared.array(room, uint16)
-        counts = cuda.shared.array(cells, uint32)
+        found = cuda.shared.array(cells, uint32)
         firsts = cuda.shared.array(PASS_BINS, int64)
-        ends = cuda.shared.array(warps, uint32)
         keys = cuda.local.array(each, kind)
         ranks = cuda.local.array(each, uint32)  # with the digit in the last bits
         t = uint32(cuda.threadIdx.x)
         lane, warp = uint32(t % in_warp), uint32(t // in_warp)
-        parts = starts.shape[1] // PASS_BINS
-        number = int64(cuda.blockIdx.x)
-        row = number // parts
-        part = number - row * parts
+        is_bin = t < uint32(PASS_BINS)
+        shift = number * PASS_BITS
+        if t == 0:
+            firsts[0] = int64(cuda.atomic.add(tickets, number, uint64(1)))
+        for k in range(t, cells, threads):
+            found[k] = 0
+        cuda.syncthreads()
+        parts = (x.shape[1] + chunk - 1) // chunk
+        ticket = firsts[0]
+        row = ticket // parts
+        part = ticket - row * parts
         first = part * chunk
         left = uint32(min(x.shape[1] - first, chunk))
         own = uint32(warp * uint32(WARP * each) + lane)
-        for k in range(warps):
-            counts[uint32(k * PASS_BINS) + t] = 0
         if left == chunk:
             for k in range(each):
-                keys[k] = x[row, first + int64(own) + k * WARP]
+                keys[k] = x[uint64(row), uint64(first + int64(own) + k * WARP)]
         else:
             for k in range(each):
                 at = int64(own) + k * WARP
-                keys[k] = x[row, first + at] if at < int64(left) else kind(0)
-        cuda.syncthreads()
+                keys[k] = x[uint64(row), uint64(first + at)] if at < int64(left) else kind(0)
         earlier = uint32((uint32(1) << lane) - uint32(1))
         base = uint32(warp * uint32(PASS_BINS))
         for k in range(each):
             digit = uint32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
             if own + uint32(k * WARP) >= left:
                 digit = uint32(PASS_BINS - 1)
-            peers = uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit)))
+            peers = peers_of(digit)
             before = uint32(cuda.popc(uint32(peers & earlier)))
-            found = counts[base + digit]
+            count = found[base + digit]
             cuda.syncwarp()
             if before == 0:
-                counts[base + digit] = uint32(found + uint32(cuda.popc(peers)))
+                found[base + digit] = uint32(count + uint32(cuda.popc(peers)))
             cuda.syncwarp()
-            ranks[k] = uint32((found + before) << uint32(PASS_BITS)) | digit
+            ranks[k] = uint32((count + before) << uint32(PASS_BITS)) | digit
         cuda.syncthreads()
 
-        # Thread t adds up what warps have of digit t, and the threads their sums.
+        # Thread t adds up what warps have of digit t. One scan has these sums of the chunk in its
+        # last bits, and those of the row above them.
         total = uint32(0)
-        for k in range(warps):
-            found = counts[uint32(k * PASS_BINS) + t]
-            counts[uint32(k * PASS_BINS) + t] = total
-            total = uint32(total + found)
-        running = total
-        step = uint32(1)
-        while step < in_warp:
-            there = uint32(cuda.shfl_up_sync(0xFFFFFFFF, int32(running), step))
-            if lane >= step:
-                running = uint32(running + there)
-            step = uint32(step * uint32(2))
-        if lane == in_warp - uint32(1):
-            ends[warp] = running
-        cuda.syncthreads()
-        running = uint32(running - total)
-        for k in range(warps - 1):
-            if uint32(k) < warp:
-                running = uint32(running + ends[k])
-        for k in range(warps):
-            at_warp = uint32(k * PASS_BINS) + t
-            counts[at_warp] = uint32(counts[at_warp] + running)
-        firsts[t] = int64(starts[row, int64(t) * parts + part, 0]) - int64(running)
+        in_row = uint64(0)
+        word = int64(0)
+        if is_bin:
+            for k in range(warps):
+                at_warp = uint32(k * PASS_BINS) + t
+                count = found[at_warp]
+                found[at_warp] = total
+                total = uint32(total + count)
+            word = row * parts * PASS_BINS + part * PASS_BINS + int64(t)
+            own_mark = uint64(2 * number + 1) << uint64(SUM_BITS)
+            all_mark = uint64(2 * number + 2) << uint64(SUM_BITS)
+            mark = own_mark if part > 0 else all_mark
+            cuda.atomic.exch(words, word, mark | uint64(total))
+            in_row = counts[row, number, int64(t)]
+        both = uint64(in_row << uint64(CHUNK_BITS)) | uint64(total)
+        lesser = uint64(block.scan(both) - both)
+        if is_bin:
+            begin = uint32(lesser & uint64((1 << CHUNK_BITS) - 1))
+            for k in range(warps):
+                at_warp = uint32(k * PASS_BINS) + t
+                found[at_warp] = uint32(found[at_warp] + begin)
+            earlier_keys = uint64(0)
+            missing = part
+            at = word
+            while missing > 0:
+                there = read_word(words, at - PASS_BINS)
+                mark = there & uint64(MARK_MASK)
+                if mark >= own_mark:  # else it is not there yet, or is of the pass before
+                    earlier_keys += there & uint64(SUM_MASK)
+                    at -= PASS_BINS
+                    missing = int64(0) if mark == all_mark else missing - 1
+            if part > 0:
+                cuda.atomic.exch(words, word, all_mark | (earlier_keys + uint64(total)))
+            firsts[t] = int64(lesser >> uint64(CHUNK_BITS)) + int64(earlier_keys) - int64(begin)
         cuda.syncthreads()
 
         for k in range(each):
             rank = ranks[k]
             digit = uint32(rank & uint32(PASS_BINS - 1))
-            place = uint32(counts[base + digit] + (rank >> uint32(PASS_BITS)))
+            place = uint32(found[base + digit] + (rank >> uint32(PASS_BITS)))
             tile[place] = keys[k]
             if has_values:
                 places[place] = own + uint32(k * WARP)
         cuda.syncthreads()
         for k in range(each):
-            at_key = uint32(uint32(k * THREADS) + t)
+            at_key = uint32(uint32(k * threads) + t)
             if at_key < left:
                 bits = tile[at_key]
                 digit = uint32((key_of(bits) >> shift) & (PASS_BINS - 1))
-                to = firsts[digit] + int64(at_key)
-                z[row, to] = bits
+                to = uint64(firsts[digit] + int64(at_key))
+                z[uint64(row), to] = bits
                 if has_values:
                     local = int64(places[at_key])
                     if has_given:
-                        carried[row, to] = given[row, first + local]
+                        carried[uint64(row), to] = given[uint64(row), uint64(first + local)]
                     else:
-                        carried[row, to] = first + local
+                        carried[uint64(row), to] = first + local
 
     return place_keys
 

@@ -18,8 +18,11 @@ from numbasync.algorithms.sort_kernels import (
     BITS,
     PASS_BINS,
     PASS_BITS,
+    PASS_THREADS,
+    SPANS,
     bits_of,
     count_kernel,
+    pass_each,
     place_kernel,
     sort_kernel,
 )
@@ -38,9 +41,7 @@ from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty, full, zeros
 from numbasync.tensors.tensor import Tensor
 
-I32 = np.dtype(np.int32)
 LESS = 4  # times as many elements as are wanted: else all of them are sorted
-SPANS = 2048  # blocks that count digits
 Pair = tuple[Tensor, Tensor]  # the keys, and what moved with them; or the keys again
 
 
@@ -57,9 +58,9 @@ def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor
     elements stay in their order, also where `descending`. Exact.
 
     A radix sort. Rows of up to 4,096 elements (2,048 of 8 bytes) are sorted by one kernel, which
-    reads and writes each element once. Longer ones take a pass for each byte of an element, which
-    reads each twice and writes it once. Other axes than the last, and what is not contiguous, are
-    copied first.
+    reads and writes each element once. Longer ones are read once to count, and take a pass for each
+    byte of an element, which reads and writes each once. Other axes than the last, and what is not
+    contiguous, are copied first.
 
     Raises:
         ShapeError: there is no such axis.
@@ -218,7 +219,6 @@ def sort_rows(
     block = scan_block(n, 1, each_of(dtype))
     chunk = block.along * each_of(dtype)
     parts = -(-n // chunk)
-    blocks = -(-rows // block.rows) * parts
     bits = x.reinterpret(bits_of(dtype))
     end = BITS if dtype == BOOL else 8 * dtype.itemsize
 
@@ -226,8 +226,7 @@ def sort_rows(
         kernel: Any, keys: Tensor, moved: Tensor, way: str, length: int, *more: Any
     ) -> DeviceOp[Pair]:
         def launch(made: Pair) -> DeviceOp[Pair]:
-            launched = kernel[blocks, THREADS](*made, keys, moved, *more)
-            return launched.map(lambda _: made)  # type: ignore[no-any-return]
+            return kernel(*made, keys, moved, *more).map(lambda _: made)  # type: ignore[no-any-return]
 
         room = (rows, length)
         if way == "none":
@@ -240,26 +239,36 @@ def sort_rows(
 
     if parts == 1:
         kernel = sort_kernel(dtype, descending, block, values)
-        return one_pass(kernel, bits, given, values, kept, end, kept).map(restored)
-    counting = count_kernel(dtype, descending)
-    summing = named("sum", I32)
-    start = I64.type(0)
+        sorting = kernel[-(-rows // block.rows), THREADS]
+        return one_pass(sorting, bits, given, values, kept, end, kept).map(restored)
+    passes = -(-end // PASS_BITS)
+    counting = count_kernel(dtype, descending, passes)
+    parts = -(-n // (PASS_THREADS * pass_each(dtype)))
+    blocks = rows * parts
+    spans = min(parts, max(1, SPANS // rows))
+    cells, words = rows * passes * PASS_BINS, blocks * PASS_BINS
 
-    def by_byte(pair: Pair, shift: int, way: str) -> DeviceOp[Pair]:
-        keys, moved = pair
-        placing = place_kernel(dtype, descending, way)
-        counted: DeviceOp[Tensor] = empty((rows, PASS_BINS, parts), I32).then(
-            lambda z: counting[blocks, THREADS](z, keys, shift).map(lambda _: z)
-        )
-        starts = counted.then(
-            lambda z: scan_rows(summing, z.reshape((rows, PASS_BINS * parts, 1)), start, True)
-        )
-        return starts.then(lambda s: one_pass(placing, keys, moved, way, n, s, shift))
+    def count(scratch: Tensor) -> DeviceOp[Tensor]:
+        counts = scratch[:cells].reshape((rows, passes, PASS_BINS))
+        return counting[rows * spans, THREADS](counts, bits, spans).map(lambda _: scratch)  # type: ignore[no-any-return]
 
-    done = value((bits, given))
-    for shift in range(0, end, PASS_BITS):
-        way = "given" if shift and values != "none" else values
-        done = done.then(partial(by_byte, shift=shift, way=way))
+    def by_byte(made: tuple[Tensor, Pair], number: int) -> DeviceOp[tuple[Tensor, Pair]]:
+        scratch, (keys, moved) = made
+        way = "given" if number and values != "none" else values
+        placing = place_kernel(dtype, descending, way)[blocks, PASS_THREADS]
+        more = (
+            scratch[:cells].reshape((rows, passes, PASS_BINS)),
+            scratch[cells : cells + words],
+            scratch[cells + words :],
+            number,
+        )
+        return one_pass(placing, keys, moved, way, n, *more).map(lambda pair: (scratch, pair))
+
+    scratch: DeviceOp[Tensor] = zeros(cells + words + passes, U64).then(count)
+    made = scratch.map(lambda s: (s, (bits, given)))
+    for number in range(passes):
+        made = made.then(partial(by_byte, number=number))
+    done = made.map(lambda all_: all_[1])
     if kept == n:
         return done.map(restored)
     return done.map(restored).then(

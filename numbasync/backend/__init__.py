@@ -15,6 +15,12 @@ from numbasync.arguments import is_one_of, shown, with_type
 from numbasync.backend.protocols import Device
 from numbasync.errors import CallerError, DeviceMismatchError, DeviceUnavailableError
 
+__all__ = [
+    "KINDS", "check_backend", "devices", "named", "preferred", "stream_identity",
+    "stream_ordinal", "toolchain", "why_unavailable",
+]  # fmt: skip
+
+# The kinds of devices, in the order in which `devices()` lists them.
 KINDS = ("cuda", "cpu")
 
 _lock = threading.RLock()

@@ -13,11 +13,11 @@ import functools
 import io
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from numba import config, njit
+from numba import config
 from numba.core import caching
 
 from numbasync import cache_folder
@@ -110,29 +110,6 @@ def file_of(place: Any, suffix: str = "") -> Any:
     return file(
         locator.get_cache_path(), f"{place.filename_base}{suffix}", locator.get_source_stamp()
     )
-
-
-class _FunctionCache(CheckedCache, caching.FunctionCache):  # type: ignore[misc]
-    _impl_class = Places
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # pyright: ignore[reportCallIssue]
-        self._cache_file = file_of(self._impl)
-
-
-def kept(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`njit(signature, nogil=True, cache=True)`, with a folder that is checked."""
-    cache: Any = _FunctionCache
-
-    def compiled(function: Callable[..., Any]) -> Any:
-        dispatcher: Any = njit(nogil=True)(function)
-        with contextlib.suppress(RuntimeError):
-            dispatcher._cache = cache(function)
-        dispatcher.compile(signature)
-        dispatcher.disable_compile()
-        return dispatcher
-
-    return compiled
 
 
 def checked_locators(classes: list[Any], settings: Any = config) -> list[type]:

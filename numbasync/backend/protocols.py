@@ -38,6 +38,7 @@ from numbasync.backend.executables import Work as Work
 from numbasync.backend.formulas import Formula as Formula
 from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess
 from numbasync.backend.kernel_checks import Checks as Checks
+from numbasync.backend.kernel_checks import ThreadOrder as ThreadOrder
 from numbasync.backend.kernel_checks import Writers as Writers
 from numbasync.backend.pools import Memory as Memory
 from numbasync.backend.pools import Pool as Pool
@@ -45,6 +46,48 @@ from numbasync.backend.queues import Queue as Queue
 from numbasync.backend.waiting import Event as Event
 from numbasync.backend.waiting import Prerequisite as Prerequisite
 from numbasync.backend.waiting import Waker as Waker
+
+__all__ = [
+    "GENERATED",
+    "MAY_ALLOCATE",
+    "THREADS_MAY_RETURN",
+    "VECTOR_BYTES",
+    "ArgumentAccess",
+    "Array",
+    "ArrayKey",
+    "Call",
+    "Checks",
+    "Coarsener",
+    "Coarsening",
+    "Command",
+    "CompletionPath",
+    "Counters",
+    "Device",
+    "Dim3",
+    "Event",
+    "Executable",
+    "Export",
+    "Foreign",
+    "ForeignStream",
+    "Formula",
+    "Graph",
+    "Library",
+    "Limits",
+    "Memory",
+    "MemoryStats",
+    "NamedTupleKey",
+    "Peaks",
+    "Pool",
+    "Prerequisite",
+    "Queue",
+    "Rank",
+    "Stream",
+    "ThreadOrder",
+    "Waker",
+    "Work",
+    "Writers",
+    "counters",
+]  # fmt: skip
 
 # The file name of kernels that numbasync generates around a user's body. Their only barrier
 # comes after the body, when every thread has finished its tile.

@@ -18,7 +18,7 @@ from numbasync.batch.run.replay import BatchGraph as BatchGraph
 from numbasync.batch.run.report import BatchPlan as BatchPlan
 from numbasync.batch.run.run import Results as Results
 from numbasync.batch.run.state import Transfers as Transfers
-from numbasync.ops.pickling import unpicklable
+from numbasync.extending import unpicklable
 
 unpicklable(CommandBatch, "Read what you need of it, await b.read(id), and pickle that.")
 unpicklable(BufferId, "Read what it stands for, await b.read(id), and pickle that.")

@@ -20,9 +20,7 @@ from numbasync.batch.run.replay import BatchGraph
 from numbasync.batch.run.report import BatchPlan
 from numbasync.batch.run.run import BatchOp, Compute, Results
 from numbasync.batch.run.state import CAPTURED, BatchRun, Transfers
-from numbasync.device.device import Device, chosen_device
-from numbasync.device.stream import AnyStream, as_stream
-from numbasync.device.submission import Submission
+from numbasync.device.device import Device
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,
@@ -30,11 +28,17 @@ from numbasync.errors import (
     DeviceMismatchError,
     OperationError,
 )
-from numbasync.extending import HostArray
-from numbasync.ops.constructors import Value
+from numbasync.extending import (
+    AnyStream,
+    HostArray,
+    Submission,
+    as_stream,
+    chosen_device,
+    host_array,
+)
+from numbasync.ops.constructors import value as value_op
 from numbasync.ops.op import DeviceOp
 from numbasync.public import Public
-from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 
@@ -56,7 +60,8 @@ class CommandBatch(Vocabulary, BatchRun, Public):
     Attributes:
         device: the device that the batch runs on.
         transfers: arrays copied to the device and back: `uploads` and `downloads`.
-        kernels_launched: the number of kernels launched so far.
+        kernels_launched: the number of its own kernels launched so far: those of `cumsum`, `sort`
+            and `matmul` do not count.
         num_operations: the number of operations recorded.
 
     Examples:
@@ -95,7 +100,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         ...     b.swish(x), b.gelu(x), b.maximum(x, 1), b.minimum(x, 1), b.clamp(x, 0.5, 1),
         ...     b.less(x, 1), b.less_equal(x, 1), b.greater(x, 1), b.greater_equal(x, 1),
         ...     b.equal(x, 1), b.not_equal(x, 1), b.where(x < 1, x, 1.0), b.cast(x, np.int32),
-        ...     b.argmin(x), b.log_softmax(x),
+        ...     b.argmin(x), b.log_softmax(x), b.cumsum(x), b.sort(x), b.matmul(x, x),
         ...     b.sum(x), b.mean(x, axis=0), b.min(x), b.dot(row, row), b.layer_norm(x),
         ... ]
         >>> [id.shape for id in ids[-5:]]
@@ -357,7 +362,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
                 return Read(self, number)
         self._check_computed(number, "read")
         if self.recorder.nodes[number].is_source:
-            return Value(np.array(self.recorder.values[number]))  # never uploaded, or a number
+            return value_op(np.array(self.recorder.values[number]))  # never uploaded, or a number
         return Late(self, self._late(id), number)
 
     def tensor(self, id: BufferId) -> Tensor:

@@ -7,11 +7,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from numbasync.arguments import is_one_of, shown
+from numbasync import algorithms
+from numbasync.arguments import check_bool, is_one_of, shown
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand
 from numbasync.batch.record.recorder import Of, Recorder
-from numbasync.errors import CallerError, ShapeError
+from numbasync.errors import CallerError, DTypeError, ShapeError
+from numbasync.layout import Shape
+from numbasync.ops.op import DeviceOp
+from numbasync.tensors.create import empty
+from numbasync.tensors.tensor import Tensor
 
 
 class Vocabulary:
@@ -298,7 +303,55 @@ class Vocabulary:
             )
         return r.give(r.cast(y, dtype) if element_ops.is_small(dtype) else y)
 
+    # --- operations with kernels of their own ---
+
+    def cumsum(self, x: BufferId, axis: int | None = None) -> BufferId:
+        """The sums of each element and all before it, along an axis, or of all as one axis, by
+        `algorithms.cumsum`; of integers and bools in int64.
+        """
+        number, shape = self._along(x, "cumsum", axis)
+        dtype = element_ops.reduced("sum", x.dtype)
+        return self.recorder.whole("cumsum", (number,), shape, dtype, algorithms.cumsum, axis=axis)
+
+    def sort(self, x: BufferId, axis: int | None = -1, descending: bool = False) -> BufferId:
+        """The elements in ascending order along an axis, or of all as one axis, stably, by
+        `algorithms.sort`: a NaN counts as the largest.
+        """
+        number, shape = self._along(x, "sort", axis)
+        down = check_bool(descending, "descending of sort")
+        how = {"axis": axis, "descending": down}
+        return self.recorder.whole("sort", (number,), shape, x.dtype, algorithms.sort, **how)
+
+    def matmul(self, a: BufferId, b: BufferId) -> BufferId:
+        """`a @ b` of two matrices of one dtype, float16, bfloat16 or float32, by the ready kernel
+        `nn.gemm`.
+
+        Raises:
+            ShapeError: they are no matrices, or their extents do not fit.
+            DTypeError: the dtypes differ, or are others.
+        """
+        left, right = self._id(a, "matmul"), self._id(b, "matmul")
+        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+            raise ShapeError(
+                f"matmul of shapes {a.shape} and {b.shape}: write matrices of (m, k) and (k, n)."
+            )
+        if a.dtype != b.dtype or not (element_ops.is_small(a.dtype) or a.dtype == element_ops.F32):
+            raise DTypeError(
+                f"matmul of {a.dtype} and {b.dtype}: write two of float16, bfloat16 or float32, "
+                "equal, as b.cast gives them."
+            )
+        shape = a.shape[0], b.shape[1]
+        return self.recorder.whole("matmul", (left, right), shape, a.dtype, _product)
+
     # --- how ---
+
+    def _along(self, x: BufferId, what: str, axis: int | None) -> tuple[int, Shape]:
+        """The node, and the shape of a result along an axis, or of all elements as one."""
+        number = self._id(x, what)
+        if axis is None:
+            return number, (math.prod(x.shape),)
+        self.recorder.axis_of(what, axis, x.shape)
+        return number, x.shape
 
     def _id(self, x: Any, what: str) -> int:
         self.recorder.check_open(what)
@@ -318,6 +371,13 @@ class Vocabulary:
         if element_ops.is_float(x.dtype):
             return number, x.dtype
         return self.recorder.cast(number, element_ops.F64), element_ops.F64
+
+
+def _product(a: Tensor, b: Tensor) -> DeviceOp[Tensor]:
+    from numbasync_kernels import nn  # which is written with this package
+
+    made = empty((a.shape[0], b.shape[1]), a.dtype)
+    return made.then(lambda out: nn.gemm(out, a, b))
 
 
 def _finite(name: str, parameter: str, number: Any) -> float:

@@ -20,12 +20,16 @@ from numbasync.arguments import as_whole, is_number, shown
 from numbasync.backend.protocols import Library, Rank
 from numbasync.collective.exchange import SLOT_BYTES, Bytes, Exchange, GroupKey
 from numbasync.collective.reductions import reduced
-from numbasync.device.device import Device, chosen_device
+from numbasync.device.device import Device
 from numbasync.errors import CallerError, StateError
-from numbasync.extending import HostArray
-from numbasync.ops.pickling import unpicklable
-from numbasync.ops.prerequisites import attempt, on_worker
-from numbasync.tensors.array_spec import ArraySpec
+from numbasync.extending import (
+    ArraySpec,
+    HostArray,
+    attempt,
+    chosen_device,
+    on_worker,
+    unpicklable,
+)
 from numbasync.threads import refused, submit
 
 T = TypeVar("T")

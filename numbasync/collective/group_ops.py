@@ -14,7 +14,6 @@ from numbasync.backend.protocols import Call, Library, Rank
 from numbasync.collective.communicator import Channel, Communicator, WorkOnDevice
 from numbasync.collective.exchange import GroupKey
 from numbasync.collective.reductions import check_reduction
-from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.errors import (
     CallerError,
@@ -25,11 +24,18 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
     ShapeError,
 )
-from numbasync.extending import Home, HostArray, copy, download, upload
+from numbasync.extending import (
+    ArraySpec,
+    Home,
+    HostArray,
+    contiguous,
+    copy,
+    download,
+    note_site,
+    upload,
+)
 from numbasync.ops.context import Context
-from numbasync.ops.home import how_to_run_on
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.array_spec import ArraySpec, contiguous
 from numbasync.tensors.tensor import Tensor
 from numbasync.threads import call
 
@@ -84,7 +90,7 @@ class GroupOp(DeviceOp[Any]):
         call: Callable[[Any], HostArray | None],
         by_library: ByLibrary,
     ) -> None:
-        self._site = call_site(2)
+        note_site(self, 2)
         home = channel.device
         if tensor is not None and tensor.device not in (None, home):
             raise DeviceMismatchError(
@@ -109,7 +115,8 @@ class GroupOp(DeviceOp[Any]):
             home, here = channel.device.label, ctx.device.label
             raise DeviceMismatchError(
                 f"{self} goes to {here}, but the communicator is of {home}.\n"
-                f"{how_to_run_on(home, here)}"
+                f"Name no stream, and it runs on {home}. Behind or inside another operation, which "
+                f"runs on {here}, await that one first."
             )
         if not channel.is_connected:
             yield channel.later(channel.connect)

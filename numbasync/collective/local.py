@@ -17,20 +17,24 @@ from numbasync.collective import together
 from numbasync.collective.kernels import COMBINE, divide_by
 from numbasync.collective.reductions import check_reduction, plainly
 from numbasync.collective.together import Group, Prepare
-from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
-from numbasync.device.several import next_stream_of
 from numbasync.device.storage import MemoryPool
-from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
-from numbasync.extending import Home, copy
+from numbasync.extending import (
+    ArraySpec,
+    Home,
+    Submission,
+    copy,
+    enqueue,
+    join,
+    next_stream_of,
+    note_site,
+    on_stream,
+)
 from numbasync.memo import Memo
 from numbasync.ops.context import Context
-from numbasync.ops.elsewhere import join, on_stream
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.array_spec import ArraySpec
-from numbasync.tensors.copies import written
-from numbasync.tensors.devices import moved
+from numbasync.tensors.devices import to_device
 from numbasync.tensors.tensor import Tensor
 
 
@@ -56,7 +60,7 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         out: Sequence[Tensor] | None = None,
         op: str | None = None,
     ) -> None:
-        self._site = call_site(3)
+        note_site(self, 3)
         self._op = op
         self._name = name
         self._parts = parts
@@ -158,7 +162,10 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
                 result = self._out[number]
             with part.device.submit_lock:
                 part.read(source.storage, source)
-                written(part, result, is_new=self._out is None)
+                if self._out is None:  # no other operation knows its memory
+                    part.retain(result.storage)
+                else:
+                    part.write(result.storage, result)
             opened.append(part)
             results.append(result)
             if number + 1 < len(devices):
@@ -215,7 +222,7 @@ def all_gather(parts: Sequence[Tensor]) -> DeviceOp[tuple[Tensor, ...]]:
     def by_copies(i: int, ctx: Context) -> Steps[Tensor]:
         whole = Tensor.allocate(ctx, shape, parts[0].dtype)
         for j, part in enumerate(parts):
-            near = yield from moved(part, ctx)
+            near = yield from enqueue(ctx, to_device(part, ctx.device))
             yield from copy(ctx, whole[j * rows : (j + 1) * rows], near)
         return whole
 
@@ -236,22 +243,18 @@ def broadcast(parts: Sequence[Tensor], root: int) -> DeviceOp[tuple[Tensor, ...]
 def _reduced(ctx: Context, parts: Sequence[Tensor], op: str) -> Steps[Tensor]:
     """The reduction of the parts, as a new tensor of the context's device."""
     result = Tensor.allocate(ctx, parts[0].shape, parts[0].dtype)
-    yield from copy(ctx, result, (yield from moved(parts[0], ctx)))
+    first = yield from enqueue(ctx, to_device(parts[0], ctx.device))
+    yield from copy(ctx, result, first)
     if not result.size:
         return result
     name, dtype = plainly(op, result.dtype)
     flat = result.reshape(-1).reinterpret(dtype)
     for part in parts[1:]:
-        near = yield from moved(part, ctx)
-        yield from _launched(ctx, COMBINE[name](flat, near.reshape(-1).reinterpret(dtype)))
+        near = yield from enqueue(ctx, to_device(part, ctx.device))
+        yield from enqueue(ctx, COMBINE[name](flat, near.reshape(-1).reinterpret(dtype)))
     if op == "avg":
-        yield from _launched(ctx, divide_by(flat, len(parts)))
+        yield from enqueue(ctx, divide_by(flat, len(parts)))
     return result
-
-
-def _launched(ctx: Context, launch: DeviceOp[Any]) -> Steps[None]:
-    launch.consume()
-    yield from launch.steps(ctx)
 
 
 _groups: dict[tuple[Device, ...], Group] = {}

@@ -13,14 +13,19 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from numbasync.backend.protocols import Call, Library, Rank
-from numbasync.device import access
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
-from numbasync.device.submission import Submission
 from numbasync.errors import OutOfDeviceMemoryError
+from numbasync.extending import (
+    ArraySpec,
+    Submission,
+    is_used_elsewhere,
+    is_written_elsewhere,
+    record_read,
+    record_write,
+)
 from numbasync.native import compiled
-from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.tensor import Tensor
 
 T = TypeVar("T")
@@ -149,7 +154,7 @@ def call(
 @compiled
 def are_free(every: list[Submission], tensors: Sequence[Tensor], to_write: bool) -> bool:
     """Whether each submission's work can use its tensor at once."""
-    is_busy = access.is_used_elsewhere if to_write else access.is_written_elsewhere
+    is_busy = is_used_elsewhere if to_write else is_written_elsewhere
     for submission, tensor in zip(every, tensors, strict=True):
         storage, stream = tensor.own_storage, submission.stream
         if (
@@ -168,8 +173,8 @@ def record_all(every: list[Submission], parts: Sequence[Tensor], results: Sequen
     midst of it, it can be called again.
     """
     for submission, part, result in zip(every, parts, results, strict=True):
-        access.record_read(part.storage, submission)
-        access.record_write(result.storage, submission)
+        record_read(part.storage, submission)
+        record_write(result.storage, submission)
         submission.keep_alive += (part.storage, result.storage)
     for submission in every[1:]:
         if not submission.stream.has(submission):

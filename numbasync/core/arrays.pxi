@@ -3,8 +3,6 @@
 cdef object specs = None  # of `array_spec`: (shape, scalar type) -> spec
 cdef object ndarray = None
 cdef int64_t LARGE = 0  # bytes of an array that is copied by several threads
-cdef enum:
-    GRANULE = 256  # as in `storage`
 cdef object pattern_of = None  # the value whose pattern was asked for last
 cdef int pattern_unit = 0
 cdef unsigned pattern_number = 0
@@ -31,7 +29,9 @@ def know_unfilled(python_is_filled, dtype):
 cdef inline bint may_be_read(object array, object submission) except -1:
     """`unfilled.is_filled`: only Python looks for who is still to fill the array."""
     cdef object base = array.base
-    if holds(submission, at_after, None) and holds(submission, at_dependencies, None) and (
+    if holds(submission, Submission_after, None) and (
+        holds(submission, Submission_dependencies, None)
+    ) and (
         base is None
         or (type(base) is ndarray and base.base is None and base.dtype is not bytes_dtype)
     ):
@@ -46,8 +46,8 @@ cdef inline object new_op(int cls):
     if frame == NULL:
         return None
     op = PyType_GenericAlloc(classes[cls], 0)
-    put(op, at_is_unused, True)
-    put(op, at_made_at, made_at(frame))
+    put(op, SimpleOp__unused, True)
+    put(op, SimpleOp__site, made_at(frame))
     return op
 
 
@@ -69,9 +69,9 @@ cdef object spec_for(object shape, object dtype):
 cdef object new_full(object spec, object value, str name):
     cdef object op = new_op(Full)
     if op is not None:
-        put(op, at_spec, spec)
-        put(op, at_fill_value, value)
-        put(op, at_op_name, name)
+        put(op, Full__kind, spec)
+        put(op, Full__value, value)
+        put(op, Full__name, name)
     return op
 
 
@@ -83,8 +83,8 @@ def empty(shape, dtype=float32):
 
 def zeros(shape, dtype=float32):
     cdef object spec = spec_for(shape, dtype), op = None
-    if spec is not None and not holds(spec, at_spec_zero, None):
-        op = new_full(spec, get(spec, at_spec_zero), "zeros")
+    if spec is not None and not holds(spec, ArraySpec_zero, None):
+        op = new_full(spec, get(spec, ArraySpec_zero), "zeros")
     return python["zeros"](shape, dtype) if op is None else op
 
 
@@ -93,14 +93,14 @@ def from_host(array):
     if on and type(array) is ndarray:
         dtype = array.dtype
         spec = found(specs, (array.shape, dtype.type))
-        if spec is not None and holds(spec, at_spec_dtype, dtype):
+        if spec is not None and holds(spec, ArraySpec_dtype, dtype):
             op = new_op(FromHost)
     if op is None:
         return python["from_host"](array)
-    put(op, at_spec, spec)
-    put(op, at_op_name, "from_host")
-    put(op, at_array, array)
-    put(op, at_is_fast, 0 < <int64_t>get(spec, at_spec_nbytes) <= LARGE)
+    put(op, Full__kind, spec)
+    put(op, Full__name, "from_host")
+    put(op, FromHost__array, array)
+    put(op, FromHost_has_fast_path, 0 < <int64_t>get(spec, ArraySpec_nbytes) <= LARGE)
     return op
 
 
@@ -108,7 +108,7 @@ def Tensor_to_host(self):
     cdef object op = new_op(ToHost) if on and isa(self, Tensor) else None
     if op is None:
         return python["Tensor.to_host"](self)
-    put(op, at_read, self)
+    put(op, ToHost__tensor, self)
     return op
 
 
@@ -122,8 +122,8 @@ cdef object result_of(object op):
     cdef object result
     if isa(op, GraphLaunch):
         return None
-    result = get(op, at_result_of)
-    na_clear(<PyObject*>op, where[at_result_of])
+    result = get(op, SimpleOp__result)
+    na_clear(<PyObject*>op, where[SimpleOp__result])
     return result
 
 
@@ -131,11 +131,11 @@ cdef object name_of(object op):
     """The label of an operation that is no launch."""
     cdef object spec = None, label = None, tensor
     if isa(op, ToHost):
-        tensor = get(op, at_read)
+        tensor = get(op, ToHost__tensor)
         if isa(tensor, Tensor):
-            spec, name = get(tensor, at_kind), "to_host"
+            spec, name = get(tensor, DeviceArray__kind), "to_host"
     elif isa(op, Full) or isa(op, FromHost):
-        spec, name = get(op, at_spec), get(op, at_op_name)
+        spec, name = get(op, Full__kind), get(op, Full__name)
     if spec is not None:
-        label = found(get(spec, at_labels), name)
+        label = found(get(spec, ArraySpec_labels), name)
     return op.label if label is None else label

@@ -5,7 +5,7 @@ cdef bint are_plain_submissions(list submissions) noexcept:
     if not on or recorder is not None:
         return False
     for submission in submissions:
-        if not isa(submission, Submission) or not isa(get(submission, at_stream), Stream):
+        if not isa(submission, Submission) or not isa(get(submission, Submission_stream), Stream):
             return False
     return True
 
@@ -17,7 +17,7 @@ def under_locks(devices, call):
         return python["under_locks"](devices, call)
     try:
         for device in devices:
-            lock = get(device, at_submit_lock) if isa(device, Device) else device.submit_lock
+            lock = get(device, Device_submit_lock) if isa(device, Device) else device.submit_lock
             lock.take()
             locks.append(lock)
         return call()
@@ -34,18 +34,19 @@ def are_free(list every, tensors, to_write):
     if not are_plain_submissions(every):
         return python["are_free"](every, tensors, to_write)
     for i in range(PyList_GET_SIZE(every)):
-        tensor, stream = all_tensors[i], get(every[i], at_stream)
+        tensor, stream = all_tensors[i], get(every[i], Submission_stream)
         if not isa(tensor, Tensor):
             return python["are_free"](every, tensors, to_write)
-        storage, backend = get(tensor, at_storage), get(get(stream, at_device), at_device_backend)
-        if storage is None or not holds(tensor, at_source, None) or (
-            not holds(storage, at_fast_path_device, backend)
+        storage = get(tensor, DeviceArray_own_storage)
+        backend = get(get(stream, Progress_device), Device_backend)
+        if storage is None or not holds(tensor, DeviceArray_source, None) or (
+            not holds(storage, Storage_fast_path_device, backend)
         ):
             return False
-        if is_busy_elsewhere(get(storage, at_writer), stream):
+        if is_busy_elsewhere(get(storage, Storage_writer), stream):
             return False
-        if to_write and PyDict_Size(get(storage, at_readers)):
-            for reader in list((<dict>get(storage, at_readers)).values()):
+        if to_write and PyDict_Size(get(storage, Storage_readers)):
+            for reader in list((<dict>get(storage, Storage_readers)).values()):
                 if is_busy_elsewhere(reader, stream):
                     return False
     return True
@@ -55,16 +56,17 @@ def allocate_all(spec, list every, pool):
     cdef list tensors = []
     cdef object device, storage
     for submission in every if are_plain_submissions(every) and isa(spec, ArraySpec) else ():
-        device = get(get(submission, at_stream), at_device)
-        chosen = get(device, at_pool) if pool is None or tensors else pool
-        storage = None if chosen is None else new_storage(chosen, get(spec, at_spec_nbytes))
+        device = get(get(submission, Submission_stream), Progress_device)
+        chosen = get(device, Device__pool) if pool is None or tensors else pool
+        storage = None if chosen is None else new_storage(chosen, get(spec, ArraySpec_nbytes))
         if storage is None:
             break
         tensors.append(new_tensor(device, storage, spec))
     if PyList_GET_SIZE(tensors) < PyList_GET_SIZE(every):
         return python["allocate_all"](spec, every, pool)
     for submission in every:
-        put(submission, at_nbytes, get(submission, at_nbytes) + get(spec, at_spec_nbytes))
+        nbytes = get(submission, Submission_nbytes) + get(spec, ArraySpec_nbytes)
+        put(submission, Submission_nbytes, nbytes)
     return tensors
 
 
@@ -75,16 +77,16 @@ def record_all(list every, parts, results):
     if not are_plain_submissions(every):
         return python["record_all"](every, parts, results)
     for i in range(PyList_GET_SIZE(every)):
-        submission, storage = every[i], get(sent[i], at_storage)
-        record_reader(storage, get(submission, at_stream), submission)
-        (<list>get(submission, at_keep_alive)).append(storage)
-        storage = get(received[i], at_storage)
-        put(storage, at_writer, submission)
-        if PyDict_Size(get(storage, at_readers)):
-            put(storage, at_readers, {})
-        (<list>get(submission, at_keep_alive)).append(storage)
+        submission, storage = every[i], get(sent[i], DeviceArray_own_storage)
+        record_reader(storage, get(submission, Submission_stream), submission)
+        (<list>get(submission, Submission_keep_alive)).append(storage)
+        storage = get(received[i], DeviceArray_own_storage)
+        put(storage, Storage_writer, submission)
+        if PyDict_Size(get(storage, Storage_readers)):
+            put(storage, Storage_readers, {})
+        (<list>get(submission, Submission_keep_alive)).append(storage)
     for i in range(1, PyList_GET_SIZE(every)):
-        commit(get(every[i], at_stream), every[i], NULL)
+        commit(get(every[i], Submission_stream), every[i], NULL)
 
 
 def put_first_behind(list every):
@@ -95,13 +97,13 @@ def put_first_behind(list every):
     cdef Py_ssize_t i
     cdef int result = 0
     for submission in every if are_plain_submissions(every) else ():
-        calls = calls_of(get(get(submission, at_stream), at_backend))
+        calls = calls_of(get(get(submission, Submission_stream), Progress_backend))
         if calls is not None:
             calls_of_all.append(calls)
     if PyList_GET_SIZE(calls_of_all) < PyList_GET_SIZE(every):
         return python["put_first_behind"](every)
     own, first = calls_of_all[0], every[0]
-    stream = get(first, at_stream)
+    stream = get(first, Submission_stream)
     try:
         for i in range(1, PyList_GET_SIZE(every)):
             events.append((<DriverStream>calls_of_all[i]).device.events.take())
@@ -123,6 +125,6 @@ def put_first_behind(list every):
         return python["put_first_behind"](every)  # which enters each device, and says what is wrong
     for i in range(1, PyList_GET_SIZE(every)):
         submission = every[i]
-        other = get(submission, at_stream)
-        stream.follow(other, get(submission, at_number))
+        other = get(submission, Submission_stream)
+        stream.follow(other, get(submission, Submission_sequence))
         first.depends_on(submission)

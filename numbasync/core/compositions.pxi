@@ -13,7 +13,7 @@ cdef int enqueue_child(object op, object ctx, object submission) except -1:
     cdef int status = 2
     if recorder is not None and submission is not None:
         tell_reach(submission)
-    if submission is not None and isa(op, Launch) and holds(op, at_has_fast_path, True):
+    if submission is not None and isa(op, Launch) and holds(op, Launch_has_fast_path, True):
         status = enqueue(op, submission)
     return bool(op.has_fast_path and ctx.try_enqueue(op)) if status == 2 else status
 
@@ -27,11 +27,12 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     """Enqueue launches from position `first` on, as many as go together, and release the
     interpreter lock once for all of them; how many were enqueued.
     """
-    cdef object stream = get(submission, at_stream), device = get(stream, at_device), op, core
-    cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend), plan
+    cdef object op, core, stream = get(submission, Submission_stream)
+    cdef object device = get(stream, Progress_device)
+    cdef object backend = get(device, Device_backend), queue = get(stream, Progress_backend), plan
     cdef tuple tensors
     cdef DriverStream calls = calls_of(queue)
-    cdef Lock lock = get(device, at_submit_lock)
+    cdef Lock lock = get(device, Device_submit_lock)
     cdef LaunchRecord record = None
     cdef list storages = [], cores = []
     cdef list records = []  # which another thread may drop from the stream
@@ -49,24 +50,26 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     try:
         while count < CHUNK and first + count < PyTuple_GET_SIZE(ops):
             op = ops[first + count]
-            core = core_of(op) if isa(op, Launch) and holds(op, at_has_fast_path, True) else None
+            core = None
+            if isa(op, Launch) and holds(op, Launch_has_fast_path, True):
+                core = core_of(op)
             if core is None:
                 break
             if not (
-                holds(op, at_launcher, launcher) and holds(op, at_parts, parts)
-                and holds(get(op, at_config), at_extents, extents) and record is not None
+                holds(op, Launch__launcher, launcher) and holds(op, Launch__parts, parts)
+                and holds(get(op, Launch__config), Config_extents, extents) and record is not None
             ):
                 plan = planned(op, core, submission)
-                record = None if plan is None else calls.record_of(queue, get(plan, at_work))
-                launcher, parts = get(op, at_launcher), get(op, at_parts)
-                extents = get(get(op, at_config), at_extents)
+                record = None if plan is None else calls.record_of(queue, get(plan, Plan_work))
+                launcher, parts = get(op, Launch__launcher), get(op, Launch__parts)
+                extents = get(get(op, Launch__config), Config_extents)
                 records.append(record)
             if record is None or used + <Py_ssize_t>record.launch.size > CHUNK_BYTES:
                 break
             before = PyList_GET_SIZE(storages)
-            tensors = get(op, at_tensors)
-            if not (<FastCall>core).check(tensors, stream, backend, True, storages) or (
-                (<FastCall>core).pack(get(op, at_values), tensors, record, None) != 1
+            tensors = get(op, Launch__tensors)
+            if not (<TypedCall>core).check(tensors, stream, backend, True, storages) or (
+                (<TypedCall>core).pack(get(op, Launch__values), tensors, record, None) != 1
             ):
                 del storages[before:]
                 break
@@ -82,7 +85,7 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
             enter(calls.device)
         launched = calls.launch(launches, arguments, count)
         for i in range(launched):
-            a = (<FastCall>cores[i]).note(storages, a, submission, stream)
+            a = (<TypedCall>cores[i]).note(storages, a, submission, stream)
         if launched < count:
             fail(calls.result, "cuLaunchKernel")
     finally:
@@ -114,7 +117,7 @@ def enqueue_leading(ctx, tuple ops, list values):
 
 cdef int note_use(object ctx, object submission, bint used) except -1:
     """Note that a context is used, if something was enqueued in it, also before an error."""
-    if submission is not None and (used or PyList_GET_SIZE(get(submission, at_keep_alive))):
+    if submission is not None and (used or PyList_GET_SIZE(get(submission, Submission_keep_alive))):
         ctx._used = True
     return 0
 
@@ -126,7 +129,7 @@ def first_of(op, list links):
 cdef object first_of_chain(object op, list links):
     while isa(op, Then) or not isa(op, Launch) and op.is_link:
         links.append(op)
-        op = get(op, at_first) if isa(op, Then) else op._first
+        op = get(op, Then__first) if isa(op, Then) else op._first
     return op
 
 
@@ -175,22 +178,22 @@ cdef int IS_ASYNC = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE  #
 
 def DeviceOp_map(self, change):
     cdef object op
-    if not on or not isa(self, Launch) or not holds(self, at_unused, True) or (
+    if not on or not isa(self, Launch) or not holds(self, Launch__unused, True) or (
         type(change) is not FunctionType or change.__code__.co_flags & IS_ASYNC
-        or not holds(get(self, at_config), at_config_stream, None)
+        or not holds(get(self, Launch__config), Config_stream, None)
     ):
         return python["DeviceOp.map"](self, change)
     op = PyType_GenericAlloc(classes[Map], 0)
-    put(op, at_changed, self)
-    put(op, at_change, change)
-    put(op, at_change_made_at, get(self, at_built_at))
-    for i in (at_change_label, at_element):
+    put(op, Map__first, self)
+    put(op, Map__change, change)
+    put(op, Map__site, get(self, Launch__site))
+    for i in (Map__label, Map_element):
         put(op, i, None)
-    put(op, at_keeps_value, False)
-    put(op, at_change_links, 1)
-    put(op, at_change_is_fast, get(self, at_has_fast_path))
-    put(self, at_unused, False)
-    put(op, at_change_is_unused, True)
+    put(op, Map__keep, False)
+    put(op, Map__links, 1)
+    put(op, Map_has_fast_path, get(self, Launch_has_fast_path))
+    put(self, Launch__unused, False)
+    put(op, Map__unused, True)
     return op
 
 
@@ -200,13 +203,13 @@ def follow_links(ctx, list links, value):
         return python["follow_links"](ctx, links, value)
     while links:
         link = links.pop()
-        if not isa(link, Then) or not holds(link, at_is_plain, True):
+        if not isa(link, Then) or not holds(link, Then_is_plain, True):
             links.append(link)
             return python["follow_links"](ctx, links, value)
         check_there(value, link)
-        value = get(link, at_then)(value)
-        if isa(value, Launch) and is_plain(value) and holds(value, at_unused, True):
-            put(value, at_unused, False)
+        value = get(link, Then__then)(value)
+        if isa(value, Launch) and is_plain(value) and holds(value, Launch__unused, True):
+            put(value, Launch__unused, False)
             return value, None
         return link.child(ctx, value), None
     return None, value

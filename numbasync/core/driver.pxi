@@ -29,7 +29,6 @@ cdef switch_t switch_to = NULL
 cdef dict contexts = {}  # of the devices that were entered, by ordinal
 cdef enum:
     NOT_READY = 600
-cdef double SLICE_S = 25e-6  # of a spin poll, as in `device/waits.py`
 cdef object fail = None
 cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
@@ -186,7 +185,7 @@ cdef class DriverStream:
         self.result = result
         if result != 0:
             i -= 1
-        put(counters, at_launches, get(counters, at_launches) + i)
+        put(counters, Counters_launches, get(counters, Counters_launches) + i)
         return i
 
     cdef LaunchRecord record_of(self, object queue, object work):
@@ -220,4 +219,4 @@ cdef inline DriverStream calls_of(object queue):
         if are_replaced(<object>classes[CudaStream]):
             return None
         own_methods = na_version(classes[CudaStream])
-    return <DriverStream>get(queue, at_calls)
+    return <DriverStream>get(queue, CudaStream_calls)

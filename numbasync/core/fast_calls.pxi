@@ -9,15 +9,14 @@ cdef enum:
     LENT = 5  # an array of another library
     WHOLE = 6  # a number that must fit 64 bits
     LITERAL = 7  # a number that the plan depends on
-    MANY_READERS = 8
 
 NUMBER_, TENSOR_, MAP_, SHARED_, PARTITION_, LENT_, WHOLE_, LITERAL_ = (
     NUMBER, TENSOR, MAP, SHARED, PARTITION, LENT, WHOLE, LITERAL
 )
 
 
-cdef class FastCall:
-    """`fast_path.FastCall`'s functions for one tuple of argument types.
+cdef class TypedCall:
+    """`FastCall`'s functions for one tuple of argument types.
 
     `codes` has NUMBER to LITERAL for each argument, `readers` a reader of another library's array,
     or None; `outputs` are positions.
@@ -28,7 +27,7 @@ cdef class FastCall:
     cdef bint output[MOST]
     cdef bint may_alias
     cdef tuple kinds
-    cdef object in_python  # the generated functions
+    cdef object in_python  # the `FastCall`, of the same meaning
     cdef tuple readers  # an `ArrayReader` for each LENT argument
     # The fingerprints of the latest call; device, fingerprints, extents and plan of the latest
     # launch. Each is replaced as one object, since another thread may look at any time.
@@ -87,9 +86,9 @@ cdef class FastCall:
             else:
                 tensor = value
                 if code == MAP:
-                    tensor = get(value, at_mapped)
+                    tensor = get(value, TensorMap_mapped)
                 elif code == PARTITION:
-                    tensor = get(value, at_tensor)
+                    tensor = get(value, Partition_tensor)
                 elif code == LENT:
                     tensor = import_quickly(
                         value, <ArrayReader>PyTuple_GET_ITEM(self.readers, i), lent
@@ -101,16 +100,18 @@ cdef class FastCall:
                     tensor = value.tensor
                 if not isa(tensor, MappedTensor if code == MAP else Tensor):
                     return self.in_python.take(values)
-                if holds(tensor, at_storage, None):
+                if holds(tensor, DeviceArray_own_storage, None):
                     return None
-                if not holds(tensor, at_source, None) and must_refuse(tensor, self.output[i]):
+                if not holds(tensor, DeviceArray_source, None) and must_refuse(
+                    tensor, self.output[i]
+                ):
                     return None
                 if code == PARTITION:
-                    part = get(value, at_tile_fingerprint)
+                    part = get(value, Partition__fingerprint)
                     if <int64_t>part < 0:
                         part = value.fingerprint
                 else:
-                    part = get(tensor, at_fingerprint)
+                    part = get(tensor, DeviceArray__fingerprint)
                     if <int64_t>part < 0:
                         part = tensor.fingerprint
                 put_item(tensors, a, tensor)
@@ -137,16 +138,16 @@ cdef class FastCall:
         for i in range(self.count):
             if not TENSOR <= self.code[i] <= LENT:
                 continue
-            storage, b = get(<object>PyTuple_GET_ITEM(tensors, a), at_storage), 0
+            storage, b = get(<object>PyTuple_GET_ITEM(tensors, a), DeviceArray_own_storage), 0
             if storage is None:
                 return False
             for j in range(i):
                 if not TENSOR <= self.code[j] <= LENT:
                     continue
                 if self.output[i] or self.output[j]:
-                    other = get(<object>PyTuple_GET_ITEM(tensors, b), at_storage)
+                    other = get(<object>PyTuple_GET_ITEM(tensors, b), DeviceArray_own_storage)
                     if other is storage or other is None or (
-                        get(storage, at_identity) == get(other, at_identity)
+                        get(storage, Storage_identity) == get(other, Storage_identity)
                     ):
                         return False
                 b += 1
@@ -161,7 +162,7 @@ cdef class FastCall:
             and PyTuple_GET_ITEM(latest, 2) == <PyObject*>extents
         ):
             return <object>PyTuple_GET_ITEM(latest, 3)
-        plan = get(launcher, at_planner).plans.get((device, parts, extents))
+        plan = get(launcher, Launcher_planner).plans.get((device, parts, extents))
         if plan is not None:
             self.latest_launch = device, parts, extents, plan
         return plan
@@ -196,30 +197,30 @@ cdef class FastCall:
                 continue
             tensor = <object>PyTuple_GET_ITEM(tensors, a)
             a += 1
-            storage = get(tensor, at_storage)
-            if storage is None or not holds(storage, at_fast_path_device, backend):
+            storage = get(tensor, DeviceArray_own_storage)
+            if storage is None or not holds(storage, Storage_fast_path_device, backend):
                 return False
             PyList_Append(storages, storage)
-            if is_busy_elsewhere(get(storage, at_writer), stream):
+            if is_busy_elsewhere(get(storage, Storage_writer), stream):
                 return False
             if self.output[i]:
-                readers = get(storage, at_readers)
+                readers = get(storage, Storage_readers)
                 if PyDict_Size(readers):
                     for reader in list(readers.values()):
                         if is_busy_elsewhere(reader, stream):
                             return False
-            handle = get(tensor, at_handle)
+            handle = get(tensor, DeviceArray_own_handle)
             if handle is None:
                 handle = tensor.handle
             if is_packed:
                 packed_of(handle)
         for a in range(PyTuple_GET_SIZE(tensors) if stream is not None else 0):
             tensor = <object>PyTuple_GET_ITEM(tensors, a)
-            if not holds(tensor, at_source, None):
-                source = get(tensor, at_source)
+            if not holds(tensor, DeviceArray_source, None):
+                source = get(tensor, DeviceArray_source)
                 if before is not None and is_ordered_too(source, before, behind):
                     continue
-                if order_source(source, get(stream, at_backend), &behind, before):
+                if order_source(source, get(stream, Progress_backend), &behind, before):
                     before = source
                 else:
                     before = None
@@ -242,7 +243,7 @@ cdef class FastCall:
                 elif not record.pack(i, value):
                     return 2
                 continue
-            value = get(<object>PyTuple_GET_ITEM(tensors, a), at_handle)
+            value = get(<object>PyTuple_GET_ITEM(tensors, a), DeviceArray_own_handle)
             a += 1
             if value is None:
                 return 0
@@ -261,11 +262,11 @@ cdef class FastCall:
                 continue
             storage = <object>PyList_GET_ITEM(storages, a)
             a += 1
-            readers = get(storage, at_readers)
+            readers = get(storage, Storage_readers)
             if self.output[i]:
-                put(storage, at_writer, submission)
+                put(storage, Storage_writer, submission)
                 if PyDict_Size(readers):
-                    put(storage, at_readers, {})
+                    put(storage, Storage_readers, {})
             else:
                 if PyDict_Size(readers) >= MANY_READERS and stream not in readers:
                     readers = storage.forget_readers()
@@ -274,9 +275,10 @@ cdef class FastCall:
 
     cdef bint enqueued(self, plan, tuple values, tuple tensors, submission) except -1:
         """`FastCall.enqueue`: tests every storage, launches, then updates the access records."""
-        cdef object stream = get(submission, at_stream), device = get(stream, at_device)
-        cdef object queue = get(stream, at_backend), work = get(plan, at_work)
-        cdef Lock lock = get(device, at_submit_lock)
+        cdef object stream = get(submission, Submission_stream)
+        cdef object device = get(stream, Progress_device)
+        cdef object queue = get(stream, Progress_backend), work = get(plan, Plan_work)
+        cdef Lock lock = get(device, Device_submit_lock)
         cdef DriverStream calls = calls_of(queue)
         cdef LaunchRecord record = None if calls is None else calls.record_of(queue, work)
         cdef list args = [] if record is None else None, storages = []
@@ -285,7 +287,7 @@ cdef class FastCall:
         lock.take()
         try:
             if not self.check(
-                tensors, stream, get(device, at_device_backend), record is not None, storages
+                tensors, stream, get(device, Device_backend), record is not None, storages
             ):
                 return False
             if record is not None and na_is_elsewhere(calls.ordinal):
@@ -297,7 +299,8 @@ cdef class FastCall:
                 return False
             keep(submission, storages)
             if record is None:
-                put(submission, at_queue, queue.launch(work, args, get(submission, at_queue)))
+                queue = queue.launch(work, args, get(submission, Submission_queue))
+                put(submission, Submission_queue, queue)
             else:
                 launch = &record.launch
                 if calls.launch(&launch, &record.buffer, 1) == 0:
@@ -310,7 +313,7 @@ cdef class FastCall:
 
 cdef bint must_refuse(object tensor, bint is_output) except -1:
     """Whether a tensor in memory of another library is no argument of a fast call."""
-    cdef object source = get(tensor, at_source)
+    cdef object source = get(tensor, DeviceArray_source)
     if isa(source, Borrowed):
         return False
     return not source.is_nonblocking or (is_output and tensor.is_readonly)
@@ -318,12 +321,12 @@ cdef bint must_refuse(object tensor, bint is_output) except -1:
 
 cdef int keep(object submission, list storages) except -1:
     """Let a submission keep storages alive; `storages` may become its list."""
-    cdef list keep_alive = get(submission, at_keep_alive)
+    cdef list keep_alive = get(submission, Submission_keep_alive)
     if PyList_GET_SIZE(keep_alive):
         for storage in storages:
             keep_alive.append(storage)
     else:
-        put(submission, at_keep_alive, storages)
+        put(submission, Submission_keep_alive, storages)
     return 0
 
 
@@ -332,7 +335,7 @@ cdef bint is_busy_elsewhere(object submission, object stream) except -1:
     if submission is None:
         return False
     if isa(submission, Submission):
-        if holds(submission, at_done, True) or holds(submission, at_stream, stream):
+        if holds(submission, Submission_done, True) or holds(submission, Submission_stream, stream):
             return False
     elif submission.done or submission.stream is stream:
         return False

@@ -16,17 +16,17 @@ def Runs_schedule(self, policy):
     cdef object future
     if not on or not isa(policy, Stream) or DeviceFuture is None:
         return python["Runs.schedule"](self, policy)
-    if isa(self, Launch) and holds(self, at_unused, True) and is_plain(self):
-        put(self, at_unused, False)
-        name = get(get(self, at_launcher), at_label)
-    elif is_simple(self) and not isa(self, GraphLaunch) and holds(self, at_is_unused, True):
-        put(self, at_is_unused, False)
+    if isa(self, Launch) and holds(self, Launch__unused, True) and is_plain(self):
+        put(self, Launch__unused, False)
+        name = get(get(self, Launch__launcher), Launcher_label)
+    elif is_simple(self) and not isa(self, GraphLaunch) and holds(self, SimpleOp__unused, True):
+        put(self, SimpleOp__unused, False)
         name = name_of(self)
     else:
         return python["Runs.schedule"](self, policy)
     future = DeviceFuture.__new__(DeviceFuture)
     future.stream, future._op, future._name = policy, self, name
-    future._pool = get(policy, at_device).pool
+    future._pool = get(policy, Progress_device).pool
     future._seen = False
     return future
 
@@ -41,7 +41,7 @@ cdef bint may_start(object future, object op, object stream) except -1:
     """Whether a future's operation may be enqueued on its fast path now."""
     return (isa(op, Launch) or is_simple(op)) and isa(stream, Stream) and is_idle() and (
         get_running_loop() is not None and is_free(stream) and op.has_fast_path
-        and holds(get(stream, at_device), at_pool, future._pool)
+        and holds(get(stream, Progress_device), Device__pool, future._pool)
     )
 
 
@@ -71,10 +71,10 @@ def await_future(self):
         self._entered = False
     if submission is None:
         return (yield from python["DeviceFuture.__await__"](self))
-    number = get(submission, at_number)
+    number = get(submission, Submission_sequence)
     began = began_to_wait(submission)
     try:
-        if holds(submission, at_done, True) or (
+        if holds(submission, Submission_done, True) or (
             has_passed_soon(stream, number, submission)
         ):
             if is_turn_due():
@@ -88,7 +88,7 @@ def await_future(self):
     finally:
         if began:
             tell_wait("await", stream, number, submission, began)
-    if holds(submission, at_error, None):
+    if holds(submission, Submission_error, None):
         if not is_verified(stream, number):
             python["Progress.verify"](stream, number)
         self._asked = self._seen = True  # nothing is left to be reported
@@ -97,7 +97,7 @@ def await_future(self):
 
 
 cdef int note_submitted(object future) except -1:
-    """`Submitting._end`, of a future that has waited for nothing."""
+    """`DeviceFuture._end`, of a future that has waited for nothing."""
     with starting_lock:
         future._state = submitted_state
         event = future._turn

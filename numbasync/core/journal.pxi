@@ -131,12 +131,17 @@ cdef class Journal:
     ) except -1:
         cdef note_s* new = self.next()
         self.fill(
-            new, get(submission, at_name), get(submission, at_launched), get(submission, at_site),
-            get(submission, at_stream), began, ended,
+            new, get(submission, Submission_name), get(submission, Submission_launched),
+            get(submission, Submission_site),
+            get(submission, Submission_stream), began, ended,
         )
-        new.number = get(submission, at_number)
-        new.nbytes = 0 if holds(submission, at_nbytes, zero) else get(submission, at_nbytes)
-        new.copied = 0 if holds(submission, at_copied, zero) else get(submission, at_copied)
+        new.number = get(submission, Submission_sequence)
+        new.nbytes = 0 if holds(submission, Submission_nbytes, zero) else get(
+            submission, Submission_nbytes
+        )
+        new.copied = 0 if holds(submission, Submission_copied, zero) else get(
+            submission, Submission_copied
+        )
         new.is_passed = is_passed
         return self.end(new, more)
 
@@ -166,9 +171,9 @@ cdef class Journal:
         hold(new, of_name, name)
         hold(new, of_launched, launched)
         hold(new, of_site, site)
-        hold(new, of_device, get(stream, at_device))
+        hold(new, of_device, get(stream, Progress_device))
         hold(new, of_who, names)
-        new.stream = get(stream, at_stream_number)
+        new.stream = get(stream, Stream_number)
         new.began, new.ended = began, ended
 
     cdef inline int end(self, note_s* new, object more) except -1:
@@ -239,14 +244,14 @@ def know_recorder(new):
 
 cdef inline bint is_passed(object queue) noexcept:
     """Whether a stream of the CPU device has done all, and so has passed what is enqueued now."""
-    return isa(queue, CpuStream) and holds(get(queue, at_engine), at_stepper, None) and (
-        not PyObject_Size(get(queue, at_entries))
+    return isa(queue, CpuStream) and holds(get(queue, CpuStream_engine), Engine_stepper, None) and (
+        not PyObject_Size(get(queue, CpuStream__queue))
     )
 
 
 cdef int tell_begin(object stream, start_s* start) except -1:
     """The host begins to enqueue an operation on its fast path."""
-    cdef object held = recorder, queue = get(stream, at_backend)
+    cdef object held = recorder, queue = get(stream, Progress_backend)
     cdef Journal notes = journal
     if held is None or notes is None:
         return 0
@@ -274,7 +279,7 @@ cdef int tell_drop(object submission) except -1:
 
 
 cdef inline bint is_stepped(object queue) noexcept:
-    return isa(queue, CpuStream) and not holds(get(queue, at_engine), at_stepper, None)
+    return isa(queue, CpuStream) and not holds(get(queue, CpuStream_engine), Engine_stepper, None)
 
 
 cdef int tell_commit(object submission, start_s* start) except -1:
@@ -288,9 +293,9 @@ cdef int tell_commit(object submission, start_s* start) except -1:
     if start == NULL or notes is None:
         held.commit(submission)
     elif start.began:
-        stream, now = get(submission, at_stream), na_ns()
+        stream, now = get(submission, Submission_stream), na_ns()
         has_passed = start.is_idle and (
-            holds(submission, at_queue, None) or is_passed(get(stream, at_backend))
+            holds(submission, Submission_queue, None) or is_passed(get(stream, Progress_backend))
         )
         notes.note(submission, start.began, now, has_passed, None)
         if start.is_marked:
@@ -311,7 +316,9 @@ cdef int tell_reach(object submission) except -1:
     if held is None:
         return 0
     if notes is None or notes.due <= na_ns() or (
-        reached != <PyObject*>submission and is_passed(get(get(submission, at_stream), at_backend))
+        reached != <PyObject*>submission and is_passed(
+            get(get(submission, Submission_stream), Progress_backend)
+        )
     ):
         reached = <PyObject*>submission
         held.reach(submission)
@@ -320,7 +327,7 @@ cdef int tell_reach(object submission) except -1:
 
 cdef inline int64_t began_to_wait(object submission) noexcept:
     """When a task begins to wait; 0: nobody hears of it, or there is nothing to wait for."""
-    return 0 if recorder is None or holds(submission, at_done, True) else na_ns()
+    return 0 if recorder is None or holds(submission, Submission_done, True) else na_ns()
 
 
 cdef int tell_wait(

@@ -27,8 +27,9 @@ cdef int submit(launch_s* launch, char* arguments) noexcept nogil:
 cdef class LaunchRecord:
     """A launch prepared for one stream, complete but for its arguments; as `launch_records.Record`.
 
-    `parts` has for each argument its `struct` code, "s" for an array, or "" for nothing, and its
-    offset in the buffer of `nbytes` bytes. The caller serialises the launches of a record.
+    `parts` has for each argument its `struct` code, "s" for an array as numba-cuda passes it, "m"
+    for one as numba-cuda-mlir does, or "" for nothing, and its offset in the buffer of `nbytes`
+    bytes. The caller serialises the launches of a record.
     """
     cdef launch_s launch
     cdef char* buffer
@@ -64,10 +65,10 @@ cdef class LaunchRecord:
         """
         cdef int i, result
         for i in range(self.count):
-            if self.code[i] == c"s":
+            if is_array(self.code[i]):
                 packed_of(args[i])  # before the buffer is used, since Python code may make them
         for i in range(self.count):
-            if self.code[i] == c"s":
+            if is_array(self.code[i]):
                 self.pack_array(i, args[i])
             elif not self.pack(i, args[i]):
                 raise OverflowError(f"{args[i]!r} does not fit {chr(self.code[i])!r}")
@@ -77,7 +78,13 @@ cdef class LaunchRecord:
 
     cdef inline int pack_array(self, int i, object handle) except -1:
         cdef object packed = packed_of(handle)
-        memcpy(self.buffer + self.offset[i], PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
+        cdef char* to = self.buffer + self.offset[i]
+        if self.code[i] == c"m":
+            write_memref(
+                <int64_t*>to, <int64_t*>PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed) // 8
+            )
+        else:
+            memcpy(to, PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
         return 0
 
     cdef bint pack(self, int i, object value) except -1:
@@ -122,9 +129,24 @@ cdef class LaunchRecord:
         return True
 
 
+cdef inline bint is_array(char code) noexcept:
+    return code == c"s" or code == c"m"
+
+
+cdef void write_memref(int64_t* to, int64_t* fields, Py_ssize_t count) noexcept:
+    """Write the parameters of an array for numba-cuda-mlir, from its `CudaArray.fields`: the address
+    twice, no offset, extents, and strides in elements.
+    """
+    cdef Py_ssize_t i, rank = (count - 5) // 2
+    to[0], to[1], to[2] = fields[4], fields[4], 0
+    for i in range(rank):
+        to[3 + i] = fields[5 + i]
+        to[3 + rank + i] = fields[5 + rank + i] // fields[3]
+
+
 cdef inline object packed_of(object handle):
     """The parameters of an array, as bytes. The first time they are made, by Python code."""
-    cdef object packed = get_or_none(handle, at_packed) if isa(handle, CudaArray) else None
+    cdef object packed = get_or_none(handle, CudaArray_packed) if isa(handle, CudaArray) else None
     return handle.packed if packed is None else packed
 
 

@@ -1,7 +1,7 @@
 # Arrays of other libraries in a launch: read, made into tensors, and ordered.
 
 def imported(x, reader):
-    cdef object core = get(reader, at_reader_core) if on and isa(reader, Reader) else None
+    cdef object core = get(reader, Reader_core) if on and isa(reader, Reader) else None
     return python["imported"](x, reader) if core is None else import_quickly(x, core, None)
 
 
@@ -27,43 +27,43 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
             place = reader.place_of_view(view, &r)
     if place is None:
         return python["imported"](x, reader.in_python)
-    device = None if before is None else get(before, at_device_of)
-    if not isa(device, Device) or not holds(device, at_device_backend, place.backend):
+    device = None if before is None else get(before, DeviceArray_device)
+    if not isa(device, Device) or not holds(device, Device_backend, place.backend):
         device = found(gpus, place.ordinal)
     if device is None or not isa(device, Device) or (
-        not holds(device, at_device_backend, place.backend)
+        not holds(device, Device_backend, place.backend)
     ):
         reader.forget(place)
         return python["imported"](x, reader.in_python)
     if reader.style == BY_VIEW:
         stream, owner = view[5], view[6]
     elif before is not None:
-        source = get(before, at_source)
-    if isa(source, Borrowed) and holds(source, at_borrowed_reader, reader.in_python) and (
-        holds(source, at_borrowed_ordinal, place.ordinal)
+        source = get(before, DeviceArray_source)
+    if isa(source, Borrowed) and holds(source, Borrowed_reader, reader.in_python) and (
+        holds(source, Borrowed_ordinal, place.ordinal)
     ):
-        stream, owner = get(source, at_borrowed_stream), get(source, at_stream_owner)
+        stream, owner = get(source, Borrowed_stream), get(source, Borrowed_owner)
     elif reader.style == BY_CUPY:
         owner = reader.current_of_cupy(place.ordinal)
-        stream = <uintptr_t>owner.ptr or LEGACY_STREAM
+        stream = <uintptr_t>owner.ptr or LEGACY
     if stream == 0 and reader.style != BY_VIEW:
         stream = reader.current_stream(r.ordinal)
         if stream == 0:
             return python["imported"](x, reader.in_python)
-    storage = na_referent(get(place.entry, at_ref))
+    storage = na_referent(get(place.entry, Entry_ref))
     if storage is None:
         memory = borrowed(place, reader, stream, owner, reader.kept(x))
         storage = PyType_GenericAlloc(classes[Storage], 0)
         fill_storage(storage, found(owners, place.backend), memory, place.backend)
         weak = PyWeakref_NewRef(storage, NULL)
         # From here on no Python code runs, and no other thread.
-        if holds(memory, at_keep, None) or holds(storage, at_owner_of_memory, None) or (
-            not holds(place.entry, at_is_alone, True) or not (<Lock>map_lock).is_free()
-            or na_referent(get(place.entry, at_ref)) is not None
+        if holds(memory, Borrowed_keep, None) or holds(storage, Storage_pool, None) or (
+            not holds(place.entry, Entry_is_alone, True) or not (<Lock>map_lock).is_free()
+            or na_referent(get(place.entry, Entry_ref)) is not None
         ):
             reader.forget(place)
             return python["imported"](x, reader.in_python)
-        put(place.entry, at_ref, weak)
+        put(place.entry, Entry_ref, weak)
     elif not isa(storage, Storage):
         return python["imported"](x, reader.in_python)
     elif owner is None:  # the storage keeps the array's memory
@@ -71,31 +71,31 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
             place.source, place.stream = borrowed(place, reader, stream, None, None), stream
         memory = place.source
     else:  # the stream is its owner's
-        memory = get(storage, at_memory)
-        if not isa(memory, Borrowed) or not holds(memory, at_borrowed_reader, reader.in_python) or (
-            not holds(memory, at_mark, None) or not holds(memory, at_stream_owner, owner)
+        memory = get(storage, Storage_memory)
+        if not isa(memory, Borrowed) or not holds(memory, Borrowed_reader, reader.in_python) or (
+            not holds(memory, Borrowed_mark, None) or not holds(memory, Borrowed_owner, owner)
         ):
             memory = borrowed(place, reader, stream, owner, None)
     tensor = PyType_GenericAlloc(classes[Tensor], 0)
-    put(tensor, at_former, None)
-    put(tensor, at_kind, None)
-    put(tensor, at_source, memory)
-    put(tensor, at_device_of, device)
-    put(tensor, at_dtype, get(place.kind, at_kind_dtype))
-    put(tensor, at_shape, get(place.kind, at_kind_shape))
-    put(tensor, at_layout, get(place.kind, at_kind_layout))
-    put(tensor, at_key, get(place.kind, at_kind_key))
-    put(tensor, at_fingerprint, place.fingerprint)
-    put(tensor, at_handle, None)
-    put(storage, at_holders, get(storage, at_holders) + 1)
-    put(tensor, at_storage, storage)
+    put(tensor, DeviceArray__former, None)
+    put(tensor, DeviceArray__kind, None)
+    put(tensor, DeviceArray_source, memory)
+    put(tensor, DeviceArray_device, device)
+    put(tensor, DeviceArray_dtype, get(place.kind, ArrayKind_dtype))
+    put(tensor, DeviceArray_shape, get(place.kind, ArrayKind_shape))
+    put(tensor, DeviceArray__layout, get(place.kind, ArrayKind_at))
+    put(tensor, DeviceArray__key, get(place.kind, ArrayKind_key))
+    put(tensor, DeviceArray__fingerprint, place.fingerprint)
+    put(tensor, DeviceArray_own_handle, None)
+    put(storage, Storage_holders, get(storage, Storage_holders) + 1)
+    put(tensor, DeviceArray_own_storage, storage)
     if place.handle is None:
-        handle = found(get(place.kind, at_handles), place.number)
+        handle = found(get(place.kind, ArrayKind_handles), place.number)
         if handle is None:
             handle = tensor.handle
-            get(place.kind, at_handles)[place.number] = handle
+            get(place.kind, ArrayKind_handles)[place.number] = handle
         place.handle = handle
-    put(tensor, at_handle, place.handle)
+    put(tensor, DeviceArray_own_handle, place.handle)
     return tensor
 
 
@@ -104,16 +104,16 @@ cdef object borrowed(
 ):
     """`Borrowed`."""
     cdef object memory = PyType_GenericAlloc(classes[Borrowed], 0)
-    put(memory, at_export, None)
-    put(memory, at_borrowed_address, place.low)
-    put(memory, at_keep, keep)
-    put(memory, at_borrowed_lent, False)
-    put(memory, at_mark, None)
-    put(memory, at_borrowed_nbytes, get(place.kind, at_kind_nbytes))
-    put(memory, at_borrowed_ordinal, place.ordinal)
-    put(memory, at_stream_owner, owner)
-    put(memory, at_borrowed_reader, reader.in_python)
-    put(memory, at_borrowed_stream, stream)
+    put(memory, Borrowed__export, None)
+    put(memory, Borrowed_address, place.low)
+    put(memory, Borrowed_keep, keep)
+    put(memory, Borrowed_lent, False)
+    put(memory, Borrowed_mark, None)
+    put(memory, Borrowed_nbytes, get(place.kind, ArrayKind_nbytes))
+    put(memory, Borrowed_ordinal, place.ordinal)
+    put(memory, Borrowed_owner, owner)
+    put(memory, Borrowed_reader, reader.in_python)
+    put(memory, Borrowed_stream, stream)
     return memory
 
 
@@ -152,12 +152,12 @@ cdef inline bint is_ordered_too(object source, object before, uintptr_t behind) 
     same library's on the same device, which has just been asked.
     """
     cdef uintptr_t noted
-    if not isa(source, Borrowed) or not holds(source, at_mark, None) or (
-        not holds(source, at_borrowed_reader, get(before, at_borrowed_reader))
-        or not holds(source, at_borrowed_ordinal, get(before, at_borrowed_ordinal))
+    if not isa(source, Borrowed) or not holds(source, Borrowed_mark, None) or (
+        not holds(source, Borrowed_reader, get(before, Borrowed_reader))
+        or not holds(source, Borrowed_ordinal, get(before, Borrowed_ordinal))
     ):
         return False
-    noted = get(source, at_borrowed_stream)
+    noted = get(source, Borrowed_stream)
     return noted == 0 or noted == behind
 
 
@@ -168,22 +168,22 @@ cdef bint is_ordered(object source, object queue, uintptr_t* behind, object befo
     cdef DriverStream calls = calls_of(queue)
     cdef ArrayReader reader
     cdef uintptr_t current, noted
-    cdef object own = get(source, at_borrowed_reader)
-    if calls is None or not holds(source, at_mark, None):
+    cdef object own = get(source, Borrowed_reader)
+    if calls is None or not holds(source, Borrowed_mark, None):
         return False
-    noted, reader = get(source, at_borrowed_stream), get(own, at_reader_core)
+    noted, reader = get(source, Borrowed_stream), get(own, Reader_core)
     if reader.style == BY_VIEW:  # there is no other stream
         if noted != 0 and noted != behind[0]:
             if not put_behind(calls, noted):
                 return False
             behind[0] = noted
         return True
-    if before is not None and holds(before, at_borrowed_reader, own) and (
-        get(before, at_borrowed_ordinal) == get(source, at_borrowed_ordinal)
+    if before is not None and holds(before, Borrowed_reader, own) and (
+        get(before, Borrowed_ordinal) == get(source, Borrowed_ordinal)
     ):
         current = behind[0]
     else:
-        current = reader.current_stream(get(source, at_borrowed_ordinal))
+        current = reader.current_stream(get(source, Borrowed_ordinal))
         if current == 0 or (current != behind[0] and not put_behind(calls, current)):
             return False
         behind[0] = current

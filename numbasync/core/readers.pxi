@@ -31,10 +31,6 @@ cdef enum:
     ON_GPU = 2  # DLPack's type of CUDA devices
     ON_GPU_MANAGED = 13
     OF_COMPLEX = 5  # DLPack's kind of complex numbers
-    LEGACY_STREAM = 1
-    QUICK_AXES = 8
-    MOST_KINDS = 4096
-    VECTOR = 16  # as `VECTOR_BYTES`
     MOST_ATTRIBUTES = 7
     OF_ONE_AXIS = 16  # bytes of a description that has no strides; none other is as long
 
@@ -104,7 +100,7 @@ cdef extern from *:
     method_t na_method(object, const char*) noexcept
 
 cdef enum:
-    MOST_DESCRIBED = 8 + 16 * QUICK_AXES
+    MOST_DESCRIBED = 8 + 16 * MOST_QUICK_AXES
     MOST_PLACES = 1024  # of a reader; a power of two
 
 ctypedef struct reading_s:
@@ -214,13 +210,13 @@ cdef class ArrayReader:
         """The handle of the library's current stream; 0: Python says why there is none."""
         cdef void* stream = NULL
         if self.style == BY_CUPY:
-            return <uintptr_t>(self.current_of_cupy(ordinal).ptr) or LEGACY_STREAM
+            return <uintptr_t>(self.current_of_cupy(ordinal).ptr) or LEGACY
         if self.style != BY_TABLE:
             return 0
         if self.current(ON_GPU, ordinal, &stream) != 0:
             PyErr_Clear()
             return 0
-        return <uintptr_t>stream or LEGACY_STREAM
+        return <uintptr_t>stream or LEGACY
 
     cdef object kept(self, object x):
         """An object that keeps the array's memory; None: Python says why there is none."""
@@ -262,7 +258,9 @@ cdef class ArrayReader:
             PyErr_Clear()
             return False
         if (t.device_type != ON_GPU and t.device_type != ON_GPU_MANAGED) or (
-            not 0 <= t.ndim <= QUICK_AXES or (t.ndim and (t.shape == NULL or t.strides == NULL))
+            not 0 <= t.ndim <= MOST_QUICK_AXES or (
+                t.ndim and (t.shape == NULL or t.strides == NULL)
+            )
         ):
             return False
         # What is described is the library's until Python code runs.
@@ -316,7 +314,7 @@ cdef class ArrayReader:
         if not PyTuple_CheckExact(shape) or not PyTuple_CheckExact(strides):
             return None
         ndim = PyTuple_GET_SIZE(shape)
-        if ndim > QUICK_AXES or PyTuple_GET_SIZE(strides) != ndim:
+        if ndim > MOST_QUICK_AXES or PyTuple_GET_SIZE(strides) != ndim:
             return None
         (<uintptr_t*>r.description)[0] = <uintptr_t><PyObject*>dtype
         for i in range(ndim):
@@ -350,19 +348,21 @@ cdef class ArrayReader:
         ordinal = r.ordinal
         device = found(gpus, ordinal)
         if not isa(kind, ArrayKind) or device is None or not isa(device, Device) or (
-            r.address == 0 or r.address % <uintptr_t>get(kind, at_alignment)
+            r.address == 0 or r.address % <uintptr_t>get(kind, ArrayKind_alignment)
         ):
             return None
-        low = <int64_t>r.address + <int64_t>get(kind, at_kind_low)
+        low = <int64_t>r.address + <int64_t>get(kind, ArrayKind_low)
         place = Place.__new__(Place)
-        place.backend, place.low = get(device, at_device_backend), low
-        entry = found(entries, (place.backend, low, low + <int64_t>get(kind, at_kind_nbytes)))
+        place.backend, place.low = get(device, Device_backend), low
+        entry = found(entries, (place.backend, low, low + <int64_t>get(kind, ArrayKind_nbytes)))
         if entry is None or not isa(entry, Entry):
             return None
         place.reading, place.kind = r[0], kind
         place.dtype = None if view is None else view[2]
         place.entry, place.ordinal, place.number = entry, ordinal, r.address
-        place.fingerprint = get(kind, at_unaligned if r.address % VECTOR else at_aligned)
+        place.fingerprint = get(
+            kind, ArrayKind_unaligned if r.address % VECTOR_BYTES else ArrayKind_fingerprint
+        )
         self.places[number] = place
         return place
 

@@ -1,29 +1,31 @@
 # An operation that runs: submitted, awaited, waited for, or gathered.
 
 cdef object core_of(object op):
-    """The `FastCall` of a launch; None if it has none."""
-    form = get(op, at_form)
-    return None if form is None else get(form, at_core)
+    """The `TypedCall` of a launch; None if it has none."""
+    form = get(op, Launch__form)
+    return None if form is None else get(form, FastCall_core)
 
 
-cdef object planned(object op, FastCall core, object submission):
+cdef object planned(object op, TypedCall core, object submission):
     """The plan of a launch whose name is added to the submission's; None if there is none."""
-    cdef object launcher = get(op, at_launcher), names, launched, plan = get(op, at_plan)
-    cdef object device = get(get(get(submission, at_stream), at_device), at_device_backend)
+    cdef object launcher = get(op, Launch__launcher), names, launched, plan = get(op, Launch__plan)
+    cdef object device = get(
+        get(get(submission, Submission_stream), Progress_device), Device_backend
+    )
     if plan is not None and PyTuple_GET_ITEM(plan, 0) == <PyObject*>device:
         plan = <object>PyTuple_GET_ITEM(plan, 1)
     else:
         plan = core.plan_of(
-            launcher, device, get(op, at_parts), get(get(op, at_config), at_extents)
+            launcher, device, get(op, Launch__parts), get(get(op, Launch__config), Config_extents)
         )
-    if plan is None or not holds(plan, at_is_without_blocks, False):
+    if plan is None or not holds(plan, Plan_empty, False):
         return None
     # First: the message of a fault lists the launch.
-    names, launched = get(plan, at_plan_names), get(submission, at_launched)
+    names, launched = get(plan, Plan_names), get(submission, Submission_launched)
     if not PyTuple_GET_SIZE(launched):
-        put(submission, at_launched, names)
+        put(submission, Submission_launched, names)
     elif launched[PyTuple_GET_SIZE(launched) - 1] != names[0]:
-        put(submission, at_launched, launched + names)
+        put(submission, Submission_launched, launched + names)
     return plan
 
 
@@ -33,8 +35,8 @@ cdef int enqueue(object op, object submission) except -1:
     if core is None:
         return 2
     plan = planned(op, core, submission)
-    return plan is not None and (<FastCall>core).enqueued(
-        plan, get(op, at_values), get(op, at_tensors), submission
+    return plan is not None and (<TypedCall>core).enqueued(
+        plan, get(op, Launch__values), get(op, Launch__tensors), submission
     )
 
 
@@ -48,15 +50,15 @@ def Launch_try_enqueue(self, submission, pool):
 cdef inline object value_of(object op):
     """The value of an operation that was enqueued on its fast path."""
     if isa(op, Launch):
-        return na_tuple(get(get(op, at_launcher), at_result), get(op, at_values))
+        return na_tuple(get(get(op, Launch__launcher), Launcher_Result), get(op, Launch__values))
     if isa(op, Map):
-        return get(op, at_changed_value)
+        return get(op, Map__result)
     return result_of(op) if is_simple(op) else op.result()
 
 
 def try_enqueue(op, stream, signal, pool=None, site=None):
     if on and not signal and isa(stream, Stream) and (
-        pool is None or holds(get(stream, at_device), at_pool, pool)
+        pool is None or holds(get(stream, Progress_device), Device__pool, pool)
     ):
         return enqueued(op, stream, site) if op.has_fast_path else None
     return python["try_enqueue"](op, stream, signal, pool, site)
@@ -64,42 +66,42 @@ def try_enqueue(op, stream, signal, pool=None, site=None):
 
 cdef inline bint is_free(object stream) except -1:
     """Whether a stream and its device are known to be sound, and have no limits."""
-    cdef object device = get(stream, at_device)
-    return holds(stream, at_broken, None) and holds(device, at_lost, None) and holds(
-        device, at_is_limited, False
+    cdef object device = get(stream, Progress_device)
+    return holds(stream, Progress__broken, None) and holds(device, Device_lost, None) and holds(
+        device, Device_is_limited, False
     )
 
 
 cdef inline bint is_of_launch(object op) noexcept:
     """Whether an operation changes, on the host, the value of a launch."""
-    return isa(op, Map) and isa(get(op, at_changed), Launch)
+    return isa(op, Map) and isa(get(op, Map__first), Launch)
 
 
 cdef int take_changed(object op, object value, object submission) except -1:
     """`Map._take` of the value of a launch, which is no deferred one."""
-    cdef object changed, function = get(op, at_change)
+    cdef object changed, function = get(op, Map__change)
     cdef Region region = Region.__new__(Region, 1)
     region.__enter__()
     try:
         changed = function(value)
     finally:
         region.close()
-    if not isa(changed, Tensor) or not holds(op, at_keeps_value, False):
+    if not isa(changed, Tensor) or not holds(op, Map__keep, False):
         changed = op._checked(value, changed, submission)
-    put(op, at_changed_value, changed)
+    put(op, Map__result, changed)
     return 0
 
 
 cdef int enqueue_change(object op, object submission) except -1:
     """`Map.try_enqueue` of a launch: as `enqueue`."""
-    cdef object launch = get(op, at_changed), element = get(op, at_element)
-    cdef object values = get(launch, at_values)
+    cdef object launch = get(op, Map__first), element = get(op, Map_element)
+    cdef object values = get(launch, Launch__values)
     cdef int status = enqueue(launch, submission)
     if status == 1:
         if element is None or not PyTuple_GET_SIZE(values):
             take_changed(op, value_of(launch), submission)
         else:
-            put(op, at_changed_value, values[element])
+            put(op, Map__result, values[element])
     return status
 
 
@@ -110,12 +112,12 @@ cdef object name_of_change(object op):
     """The name of an operation that changes the value of a launch; a line that is run again has put
     it together before.
     """
-    cdef object label = get(get(get(op, at_changed), at_launcher), at_label)
-    cdef object called = get(op, at_change_label), function = get(op, at_change), key, name
+    cdef object label = get(get(get(op, Map__first), Launch__launcher), Launcher_label)
+    cdef object called = get(op, Map__label), function = get(op, Map__change), key, name
     if called is None:
         if type(function) is not FunctionType:
             return label + op._suffix()
-        called = function.__name__, get(op, at_keeps_value)
+        called = function.__name__, get(op, Map__keep)
     key = label, called
     name = found(names_of_changes, key)
     if name is None:
@@ -153,7 +155,7 @@ cdef object enqueued(object op, object stream, object site):
     if recorder is not None:
         tell_begin(stream, &start)
     if is_launch:
-        name = get(get(op, at_launcher), at_label)
+        name = get(get(op, Launch__launcher), Launcher_label)
     elif is_change:
         name = name_of_change(op)
     else:
@@ -172,7 +174,7 @@ cdef object enqueued(object op, object stream, object site):
             if recorder is not None:
                 tell_drop(submission)
             return None
-        put(submission, at_site, site_of_caller(0) if site is None else site)
+        put(submission, Submission_site, site_of_caller(0) if site is None else site)
         commit(stream, submission, &start)
     except BaseException as error:
         python["note_failed_enqueue"](error, submission, stream)
@@ -192,7 +194,7 @@ cdef inline bint is_idle() except -1:
 
 cdef inline bint is_plain(object launch) except -1:
     """Whether a launch has no lazy arguments, and asks for no stream."""
-    return holds(get(launch, at_config), at_config_stream, None) and not get(launch, at_lazy)
+    return holds(get(launch, Launch__config), Config_stream, None) and not get(launch, Launch__lazy)
 
 
 cdef bint may_begin(object op, object stream) except -1:
@@ -207,17 +209,17 @@ cdef bint may_begin(object op, object stream) except -1:
 
 cdef object begin_op(object op, object stream, object site):
     """The submission of an operation that may begin, consumed; None, if it has no fast path."""
-    if isa(op, Launch) and holds(op, at_unused, True):
-        put(op, at_unused, False)
-        return enqueued(op, stream, site) if holds(op, at_has_fast_path, True) else None
-    if is_simple(op) and holds(op, at_is_unused, True):
-        put(op, at_is_unused, False)
-        if isa(op, FromHost) and not holds(op, at_is_fast, True):
+    if isa(op, Launch) and holds(op, Launch__unused, True):
+        put(op, Launch__unused, False)
+        return enqueued(op, stream, site) if holds(op, Launch_has_fast_path, True) else None
+    if is_simple(op) and holds(op, SimpleOp__unused, True):
+        put(op, SimpleOp__unused, False)
+        if isa(op, FromHost) and not holds(op, FromHost_has_fast_path, True):
             return None
         return enqueued(op, stream, site)
-    if isa(op, Map) and holds(op, at_change_is_unused, True):
-        put(op, at_change_is_unused, False)
-        return enqueued(op, stream, site) if holds(op, at_change_is_fast, True) else None
+    if isa(op, Map) and holds(op, Map__unused, True):
+        put(op, Map__unused, False)
+        return enqueued(op, stream, site) if holds(op, Map_has_fast_path, True) else None
     op.consume()
     return enqueued(op, stream, site) if op.has_fast_path else None
 
@@ -230,7 +232,7 @@ def Runs_async_on(self, stream=None):
     if submission is None:
         value = python["enqueue_by_steps"](self, stream, None, site_of_caller(0))[1]
     else:
-        put(submission, at_detached, True)
+        put(submission, Submission_detached, True)
         value = value_of(self)
     if not isa(self, Launch) and not is_simple(self):
         check_there(value, "async_on")
@@ -255,7 +257,7 @@ cdef int wait_for_submission(object submission, object stream) except -1:
     except Exception as error:
         python["_note_failure"](error, submission)
         raise
-    if not holds(submission, at_error, None):
+    if not holds(submission, Submission_error, None):
         submission.raise_error()
     return 0
 
@@ -276,32 +278,34 @@ cdef object device_of(object op):
     """
     cdef object core, tensors, tensor = None
     if is_of_launch(op):
-        op = get(op, at_changed)
+        op = get(op, Map__first)
     if isa(op, Launch):
         core = core_of(op)
         if core is None or not is_plain(op):
             return None
-        tensors = get(op, at_tensors)
+        tensors = get(op, Launch__tensors)
         if PyTuple_GET_SIZE(tensors):
-            tensor = <object>PyTuple_GET_ITEM(tensors, (<FastCall>core).home)
+            tensor = <object>PyTuple_GET_ITEM(tensors, (<TypedCall>core).home)
     elif isa(op, ToHost):
-        tensor = get(op, at_read)
+        tensor = get(op, ToHost__tensor)
     elif isa(op, GraphLaunch) or not is_simple(op):
         return None
     if tensor is None:
         return get_value(current_device) or default_device
     # Exactly one of these classes, which have the slots; anything else is Python's business.
-    return get(tensor, at_device_of) if isa(tensor, Tensor) or isa(tensor, MappedTensor) else None
+    if isa(tensor, Tensor) or isa(tensor, MappedTensor):
+        return get(tensor, DeviceArray_device)
+    return None
 
 
 cdef object known_stream_for(object op):
     """The stream of an operation, if the device has been used before, and no Python is needed."""
     cdef object device = device_of(op), policy, stream
     if device is not None:
-        policy = get(device, at_policy)
-        if isa(policy, RoundRobin):
-            stream = next(get(policy, at_turn))
-            if isa(stream, Stream) and holds(stream, at_device, device):
+        policy = get(device, Device__policy)
+        if isa(policy, StreamPoolRoundRobin):
+            stream = next(get(policy, StreamPoolRoundRobin__turn))
+            if isa(stream, Stream) and holds(stream, Progress_device, device):
                 return stream
     return None
 
@@ -320,7 +324,7 @@ cdef object stream_for(object op):
 
 cdef inline bint is_unused(object op) except -1:
     """Whether an operation can be claimed."""
-    return holds(op, at_unused, True) if isa(op, Launch) else bool(op._unused)
+    return holds(op, Launch__unused, True) if isa(op, Launch) else bool(op._unused)
 
 
 def Runs_sync(self):
@@ -367,10 +371,10 @@ def await_fast(op):
     submission = begin_op(op, stream, None)
     if submission is None:
         return (yield from python["await_by_steps"](op, stream))
-    number = get(submission, at_number)
+    number = get(submission, Submission_sequence)
     began = began_to_wait(submission)
     try:
-        if holds(submission, at_done, True) or has_passed_soon(stream, number, submission):
+        if holds(submission, Submission_done, True) or has_passed_soon(stream, number, submission):
             if is_turn_due():
                 yield
         else:
@@ -378,7 +382,7 @@ def await_fast(op):
     finally:
         if began:
             tell_wait("await", stream, number, submission, began)
-    if not holds(submission, at_error, None):
+    if not holds(submission, Submission_error, None):
         submission.raise_error()
     if not is_verified(stream, number):
         python["Progress.verify"](stream, number)
@@ -406,21 +410,21 @@ def _start(op, site):
 
 cdef bint has_no_error(object submission) except -1:
     """`_has_no_error`; False also if only Python can tell."""
-    return isa(submission, Submission) and holds(submission, at_done, True) and (
-        holds(submission, at_error, None)
-        and <int64_t>get(submission, at_number)
-        <= <int64_t>get(get(submission, at_stream), at_verified)
+    return isa(submission, Submission) and holds(submission, Submission_done, True) and (
+        holds(submission, Submission_error, None)
+        and <int64_t>get(submission, Submission_sequence)
+        <= <int64_t>get(get(submission, Submission_stream), Progress_verified)
     )
 
 
 def _Enqueued_value(self):
     cdef object submission
-    if on and isa(self, Enqueued):
-        submission = get(self, at_enqueued_submission)
+    if on and isa(self, _Enqueued):
+        submission = get(self, _Enqueued_submission)
         if has_no_error(submission) and is_verified(
-            get(submission, at_stream), get(submission, at_number)
+            get(submission, Submission_stream), get(submission, Submission_sequence)
         ):
-            return value_of(get(self, at_enqueued_op))
+            return value_of(get(self, _Enqueued_op))
     return python["_Enqueued.value"](self)
 
 

@@ -10,6 +10,7 @@ import importlib
 import math
 import threading
 from collections.abc import Callable, Sequence
+from inspect import CO_VARARGS
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from numbasync.errors import (
     UnsupportedKernelError,
 )
 from numbasync.launch.launcher import launcher as launcher_of
+from numbasync.launch.plan import with_parameters
 from numbasync.memo import Memo
 from numbasync.tensors.import_array import as_tensor
 from numbasync.tensors.tensor import Tensor
@@ -37,6 +39,7 @@ from numbasync.tensors.tensor import Tensor
 _LAUNCHER = "_numbasync_launcher"  # attributes of a dispatcher
 _CONFIGURED = "_numbasync_configured"
 _READY = "_numbasync_ready"  # of a configuration
+_VARIADIC = "_numbasync_variadic"  # of a kernel with *args: that of each number of arguments
 _PLACE = "_numbasync_place"  # of a device array
 _MOST_CONFIGURED = 64  # grids of a kernel
 # What a dispatcher tells of the code that was compiled for a GPU.
@@ -106,6 +109,14 @@ def launch(configuration: Any, *args: Any) -> None:
     """`kernel[grid, block](...)`: run it to its end. Arrays are used where they are."""
     ready = configuration.__dict__.get(_READY)
     if ready is None:
+        dispatcher = configuration.dispatcher
+        if dispatcher.py_func.__code__.co_flags & CO_VARARGS:
+            known = vars(dispatcher).setdefault(_VARIADIC, {})
+            if len(args) not in known:
+                known[len(args)] = with_parameters(dispatcher, len(args))
+            grid, block = configuration.griddim, configuration.blockdim
+            launch(known[len(args)][grid, block, 0, configuration.sharedmem], *args)
+            return
         ready = configuration.__dict__[_READY] = _first(configuration)
     ready.counts.launches += 1
     after: After = []

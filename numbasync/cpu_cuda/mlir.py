@@ -13,6 +13,7 @@ from numbasync.cpu_cuda.host import module, refuse
 from numbasync.launch import mlir_kernels
 from numbasync.launch.mlir_kernels import PACKAGE, as_numba_cuda, declared
 
+_ITS_OWN = ("libdevicefuncs",)  # of which its compiler asks more than numba-cuda's has
 # How a kernel that was declared before the switch is launched, and what is asked of it.
 _OF_A_KERNEL = ("configure", "forall", "__getitem__", "__call__")
 # What its kernels tell of the code that was compiled for a GPU.
@@ -30,6 +31,39 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
     if mlir_kernels.is_kernel(func_or_sig):
         return as_numba_cuda(func_or_sig)
     return lambda function: declared(function, func_or_sig or (), kept)
+
+
+def _registering(own: Callable[..., Any]) -> Callable[..., Any]:
+    """`numba_cuda_mlir.extending.register_jitable`, of functions that kernels call here, too."""
+
+    def register(*functions: Any, **options: Any) -> Any:
+        for function in functions:
+            mlir_kernels.call_in_kernels(function)
+        if functions:
+            return own(*functions, **options)
+        return lambda function: own(**options)(mlir_kernels.call_in_kernels(function))
+
+    return register
+
+
+def _overloading(own: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A decorator of `numba_cuda_mlir.extending` that registers with numba.cuda, too."""
+    ours = getattr(module("extending"), name)
+
+    def register(*of: Any, **options: Any) -> Any:
+        def decorate(function: Any) -> Any:
+            if not mlir_kernels.belongs(function):
+                with_meaning = mlir_kernels.with_meaning(function)
+                ours(*map(mlir_kernels.meaning, of), target="cuda")(with_meaning)
+            return own(*of, **options)(function)
+
+        return decorate
+
+    return register
+
+
+def _resolver(template: Any) -> Callable[[Any, Any], Any]:
+    return lambda context, of: module("types").Function(template)
 
 
 def _of_numba_cuda(name: str) -> Callable[..., Any]:
@@ -50,7 +84,7 @@ def replacements() -> list[tuple[Any, str, Any]]:
     made = [
         (other, name, getattr(ours, name, found[id(value)]))
         for name, value in vars(other).items()
-        if id(value) in found and not name.startswith("_")
+        if id(value) in found and not name.startswith("_") and name not in _ITS_OWN
     ]
     kind = importlib.import_module(f"{PACKAGE}.descriptor").MLIRDispatcher
     made += [(kind, name, _of_numba_cuda(name)) for name in _OF_A_KERNEL]
@@ -58,4 +92,13 @@ def replacements() -> list[tuple[Any, str, Any]]:
         (module("dispatcher").CUDADispatcher, name, refuse(f"code for GPUs: {name}"))
         for name in _OF_THE_CODE
     ]
+    typing = module("cudadecl")
+    for name in ("shared", "local"):  # names that only its `cuda` has
+        resolver = _resolver(getattr(typing, f"Cuda_{name}_array"))
+        made.append((ours, f"{name}_array", getattr(ours, name).array))
+        made.append((typing.CudaModuleTemplate, f"resolve_{name}_array", resolver))
+    extending = importlib.import_module(f"{PACKAGE}.extending")
+    made.append((extending, "register_jitable", _registering(extending.register_jitable)))
+    for name in ("overload", "overload_attribute", "overload_method"):
+        made.append((extending, name, _overloading(getattr(extending, name), name)))
     return [*made, (other, "jit", jit)]

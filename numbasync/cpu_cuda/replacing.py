@@ -10,6 +10,7 @@ from typing import Any
 
 from numbasync.cpu_cuda import host, launches, mlir
 from numbasync.errors import StateError
+from numbasync.launch import cccl_twins
 
 _MISSING = object()
 _lock = threading.Lock()
@@ -58,8 +59,8 @@ def switch(on: bool) -> None:
                 "\nUnset it: the CPU device takes its place."
             )
         try:
-            for replacements in (host.replacements, launches.replacements, mlir.replacements):
-                for home, name, value in replacements():
+            for of in (host, launches, mlir, cccl_twins):
+                for home, name, value in of.replacements():
                     _replaced.append((home, name, vars(home).get(name, _MISSING)))
                     setattr(home, name, value)
         except BaseException:

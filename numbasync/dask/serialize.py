@@ -18,9 +18,11 @@ from distributed.protocol import pickle
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
-from numbasync.backend import array_protocols
-from numbasync.device import access
 from numbasync.device.device import default_device
+from numbasync.device.stream import Stream
+from numbasync.extending import access
+from numbasync.ops.constructors import with_context
+from numbasync.ops.context import Context
 from numbasync.tensors.create import from_host, meta
 from numbasync.tensors.import_array import as_tensor
 from numbasync.tensors.join import concatenate
@@ -28,6 +30,7 @@ from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 Header = dict[str, Any]
+ON_HOST = (1, 3)  # DLPack's devices: pageable and page-locked memory
 OBJECT_BYTES = 1000  # of a tensor's own object, roughly
 
 
@@ -49,7 +52,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _is_on_host(data: Tensor) -> bool:
-    return data.__dlpack_device__()[0] in array_protocols.HOST
+    return data.__dlpack_device__()[0] in ON_HOST
 
 
 # --- frames in host memory -----------------------------------------------------------------
@@ -85,6 +88,16 @@ def dask_loads(header: Header, frames: list[Any]) -> Tensor:
     return from_host(elements).async_on(default_device().new_stream())
 
 
+def _settle(data: Tensor, stream: Stream) -> None:
+    """Block until a tensor is written: a frame is sent without regard to streams."""
+
+    def follow(ctx: Context) -> None:
+        with access(ctx, reads=[data]):
+            pass
+
+    with_context(follow).sync_on(stream)
+
+
 # --- frames in device memory ---------------------------------------------------------------
 
 
@@ -103,9 +116,7 @@ def cuda_dumps(tensor: Tensor) -> tuple[Header, list[Any]]:
     data = _bytes(tensor)
     if _is_on_host(data):
         raise NotImplementedError("a tensor in host memory")
-    for user in access.users(data.storage):  # a frame is sent without regard to streams
-        if not user.done:
-            user.stream.synchronize()
+    _settle(data, tensor.device.new_stream())
     return _header(tensor), [data]
 
 

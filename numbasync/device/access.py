@@ -9,15 +9,21 @@ There are two implementations of the rule. `Context.read` and `Context.write` ma
 for the other streams, by events. The fast paths never wait: under the device's `submit_lock` they
 check whether another stream uses the storage (`is_written_elsewhere`, `is_read_elsewhere`), give up
 if so, enqueue, and then record (`record_read`, `record_write`), so that an error leaves no record.
-The two fast paths that are generated as source paste the same checks and records, from `questions`
-and `records`.
+
+Where another stream's work has to be waited for, the mode says whether that is done, or refused:
+`set_ordering`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, Literal
 
+from numbasync.arguments import is_one_of, shown
+from numbasync.device.scoped import scoped
 from numbasync.device.storage import MANY_READERS, Storage
+from numbasync.errors import CallerError
 
 
 def is_busy(submission: Any) -> bool:
@@ -70,36 +76,48 @@ def users(storage: Storage) -> list[Any]:
     return [s for s in (storage.writer, *storage.readers.values()) if s is not None]
 
 
-# --- the same as source text, which uses the names `stream`, `submission` and those of `NAMES` ---
-
-NAMES: dict[str, object] = {
-    "is_busy": is_busy, "is_read_elsewhere": is_read_elsewhere, "MANY_READERS": MANY_READERS,
-}  # fmt: skip
+Ordering = Literal["auto", "strict"]
+_ordering_default: Ordering = "auto"
+_ordering: ContextVar[Ordering | None] = ContextVar("numbasync_ordering", default=None)
 
 
-def questions(storage: str, writes: bool, refuse: str) -> list[str]:
-    """Source lines that run `refuse` if another stream uses the storage named `storage`."""
-    lines = [
-        f"writer = {storage}.writer",
-        "if writer is not None and not writer.done and writer.stream is not stream:",
-        f"    if is_busy(writer): {refuse}",
-    ]
-    if writes:
-        lines.append(f"if {storage}.readers and is_read_elsewhere({storage}, stream): {refuse}")
-    return lines
+def _check_ordering(mode: str) -> None:
+    if not is_one_of(mode, ("auto", "strict")):
+        raise CallerError(f"there is no ordering {shown(mode)}; write 'auto' or 'strict'.")
 
 
-def records(storage: str, writes: bool) -> list[str]:
-    """Source lines that record the submission's access to the storage named `storage`."""
-    if writes:
-        return [
-            f"{storage}.writer = submission",
-            f"if {storage}.readers: {storage}.readers = {{}}",
-        ]
-    return [
-        f"readers = {storage}.readers",
-        "if readers.get(stream) is not submission:",
-        "    if len(readers) >= MANY_READERS and stream not in readers:",
-        f"        readers = {storage}.forget_readers()",
-        "    readers[stream] = submission",
-    ]
+def set_ordering(mode: Ordering) -> None:
+    """Set the mode for conflicts between streams, in the whole process.
+
+    Args:
+        mode: `"auto"` orders a conflict by submission; `"strict"` raises AccessConflictError.
+
+    Examples:
+        >>> na.set_ordering("strict")
+        >>> na.set_ordering("auto")  # the default
+    """
+    global _ordering_default
+    _check_ordering(mode)
+    _ordering_default = mode
+
+
+def ordering(mode: Ordering) -> AbstractContextManager[object]:
+    """`set_ordering` for the operations that the `with` block submits.
+
+    Examples:
+        >>> device = na.default_device()
+        >>> t = await na.zeros(3)
+        >>> with na.ordering("strict"):  # one stream: the order is written
+        ...     stream = device.new_stream()
+        ...     _ = na.fill(t, 1).async_on(stream)
+        ...     _ = na.fill(t, 2).async_on(stream)
+        >>> await t.to_host()
+        array([2., 2., 2.], dtype=float32)
+    """
+    _check_ordering(mode)
+    return scoped(_ordering, mode)
+
+
+def is_strict() -> bool:
+    """Whether conflicts are refused in the current context."""
+    return (_ordering.get() or _ordering_default) == "strict"

@@ -18,6 +18,8 @@ from typing import TypeVar
 from numbasync.fork import in_child
 from numbasync.threads import Answer, complete
 
+__all__ = ["settle"]
+
 T = TypeVar("T")
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
 from numbasync import backend as backends
-from numbasync.arguments import check_whole, with_type
+from numbasync.arguments import check_whole, shown, with_type
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
@@ -413,8 +414,21 @@ def current_device() -> Device | None:
 
 def set_default_device(device: Device | None) -> Device | None:
     """Make `device` the default of this process, for all threads and tasks that have not chosen
-    one by `use_device`; None: the one that NUMBASYNC_DEVICE names. Returns what was set before.
+    one by `use_device`. Returns what was set before; None: nothing was.
+
+    Args:
+        device: None: the device that NUMBASYNC_DEVICE names, looked for when it is needed.
+
+    Raises:
+        CallerError: `device` is neither a device nor None.
+
+    Examples:
+        >>> before = na.set_default_device(na.devices("cpu")[1])
+        >>> na.set_default_device(before).label
+        'cpu:1'
     """
+    if device is not None:
+        check_device(device, "set_default_device")
     global _default
     before, _default = _default, device
     if core is not None:
@@ -423,15 +437,32 @@ def set_default_device(device: Device | None) -> Device | None:
 
 
 def chosen_device(device: Device | None, what: str) -> Device:
-    """`device`, or the default device for None.
+    """`device`, an argument of a function or class `what`; the default device for None.
 
     Raises:
         CallerError: `device` is no device. The message says that `what` takes a device.
+
+    Examples:
+        >>> from numbasync.extending import chosen_device
+        >>> chosen_device(None, "my_sort") is na.default_device()
+        True
     """
     return default_device() if device is None else check_device(device, what)
 
 
 def check_device(device: Any, what: str) -> Device:
+    """`device`, an argument of a function or class `what`, which is no other object.
+
+    Raises:
+        CallerError: `device` is no device. The message says that `what` takes a device.
+
+    Examples:
+        >>> from numbasync.extending import check_device
+        >>> check_device("cpu", "my_sort")
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.CallerError: my_sort takes a device, not str ('cpu'): ...
+    """
     if isinstance(device, Device):
         return device
     raise CallerError(
@@ -458,3 +489,46 @@ def use_device(device: Device | str) -> AbstractContextManager[Device]:
     if isinstance(device, str):
         device = _device_for(backends.named(device))
     return scoped(_current, check_device(device, "use_device"))
+
+
+def in_order(one: Device, other: Device) -> tuple[Device, Device]:
+    """Two devices in the order in which their `submit_lock`s are taken, so that two threads that
+    need both never wait for each other.
+    """
+    ascending = (one.kind, one.ordinal) <= (other.kind, other.ordinal)
+    return (one, other) if ascending else (other, one)
+
+
+def next_stream_of(device: Device) -> Stream:
+    """The next stream of the device's policy; a new one, if the policy gave another device's.
+
+    Examples:
+        >>> from numbasync.extending import next_stream_of
+        >>> device = na.devices("cpu")[1]
+        >>> next_stream_of(device).device is device
+        True
+    """
+    stream = device.policy.next_stream()
+    if isinstance(stream, Stream) and stream.device is device:
+        return stream
+    return device.new_stream()
+
+
+def checked_devices(devices: Any, what: str) -> tuple[Device, ...]:
+    """`devices` as a tuple.
+
+    Raises:
+        CallerError: `devices` is no sequence of devices, or empty. The message says that `what`
+            takes devices.
+    """
+    listed = (
+        tuple(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else ()
+    )
+    wrong = [d for d in listed if not isinstance(d, Device)]
+    if not listed or wrong:
+        given = f"{shown(wrong[0])} among them" if wrong else f"{shown(devices)}"
+        raise CallerError(
+            f"{what} takes a list of devices, not {given}: write na.devices('cuda'), or "
+            "na.devices('cpu')[:2], say."
+        )
+    return listed

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from numbasync.arguments import check_bool, with_type
 from numbasync.backend import protocols
 from numbasync.device import stream as streams
+from numbasync.device.provided import Provided
 from numbasync.device.stream import AnyStream, Stream, as_stream
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
@@ -34,9 +35,13 @@ class EventPool:
         self._spare.append(event)
 
 
-# Hook that `foreign_streams` sets: the event of another library's object, on the given device;
-# None if the object is no event.
-of_another_library: Callable[[object, Device | None], Event | None] = lambda _value, _device: None  # noqa: E731
+def _is_no_event(value: object, device: Device | None) -> Event | None:
+    return None
+
+
+# By `foreign_streams`: the event of another library's object, on the given device; None if the
+# object is no event.
+of_another_library = Provided(_is_no_event)
 
 
 class Event(Public):

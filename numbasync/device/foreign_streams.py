@@ -71,6 +71,7 @@ class ForeignStream(Stream):
         return f"{super().__repr__()[:-1]}, of {self._library}>"
 
 
+@streams.of_another_library.provide
 def stream_of(value: object, device: Device | None) -> Stream | None:
     """The stream for another library's object; None if `value` is no stream. See `Stream.of`."""
     handle = stream_handle(value)
@@ -200,6 +201,7 @@ class ForeignEvent(Event):
         return f"<Event of {self.device.label}, {state}, of {type(self._owner).__module__}>"
 
 
+@events.of_another_library.provide
 def event_of(value: object, device: Device | None) -> Event | None:
     """The event for another library's object; None if `value` is no event. See `Event.of`."""
     handle = event_handle(value)
@@ -212,7 +214,3 @@ def event_of(value: object, device: Device | None) -> Event | None:
         )
     device = _device_of(value, handle, device)
     return ForeignEvent(device, device.backend.foreign_event(handle.number), value)
-
-
-streams.of_another_library = stream_of
-events.of_another_library = event_of

@@ -27,6 +27,8 @@ from numbasync.device.watched import ReactorStatistics, Watched
 from numbasync.errors import InternalError, StateError
 from numbasync.native import known
 
+__all__ = ["current"]
+
 POLL_SECONDS = 0.001  # between polls where a notification alone would end the sleep, and may not
 # A fault stops a stream before its notification: while asleep, query the driver this often.
 WATCHDOG_SECONDS = 0.1

@@ -172,7 +172,15 @@ class AttachedGraph(Protocol):
 
 @known
 class Storage:
-    """One allocation, and the submissions that last wrote and read it.
+    """One allocation, and the submissions that last wrote and read it. `ctx.alloc(nbytes)` gives a
+    new one, and each tensor has one, which views share.
+
+    Examples:
+        >>> from numbasync.extending import Storage
+        >>> t = await na.zeros(4)
+        >>> storage: Storage = t.storage
+        >>> t[2:].storage is storage, storage.writer.done
+        (True, True)
 
     Attributes:
         writer: the last submission that writes the storage; see `access`.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from numbasync.arguments import with_type
 from numbasync.backend import protocols
 from numbasync.device import reactor, tracing
+from numbasync.device.provided import Provided
 from numbasync.device.submission import Submission
 from numbasync.device.waits import Waits
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError
@@ -24,18 +25,26 @@ if TYPE_CHECKING:
 def _do_nothing() -> None: ...
 
 
+def _is_empty() -> bool:
+    return True
+
+
 async def _await_nothing() -> None: ...
 
 
-# Hooks that `ops.submission_queue` sets, since queued operations come before a signal that is
-# enqueued now: drain the thread's submission queue; whether the queue is empty; drain the queue
-# while the loop turns.
-before_signal: Callable[[], None] = _do_nothing
-queue_is_empty: Callable[[], bool] = lambda: True  # noqa: E731
-queue_is_drained: Callable[[], Awaitable[None]] = _await_nothing
-# Hook that `foreign_streams` sets: the stream of another library's object, on the given device;
-# None if the object is no stream.
-of_another_library: Callable[[object, Device | None], Stream | None] = lambda _value, _device: None  # noqa: E731
+def _is_no_stream(value: object, device: Device | None) -> Stream | None:
+    return None
+
+
+# By `ops.submission_queue`, since queued operations come before a signal that is enqueued now:
+# drain the thread's submission queue; whether the queue is empty; drain the queue while the loop
+# turns.
+before_signal = Provided(_do_nothing)
+queue_is_empty = Provided(_is_empty)
+queue_is_drained = Provided(_await_nothing)
+# By `foreign_streams`: the stream of another library's object, on the given device; None if the
+# object is no stream.
+of_another_library = Provided(_is_no_stream)
 
 _numbers = itertools.count(1)
 MANY_FOLLOWED = 16  # streams that were waited for, at which those that have ended are forgotten
@@ -385,10 +394,17 @@ def check_source(device: Any, what: str) -> None:
 
 
 def as_stream(value: object, where: str) -> Stream:
-    """`value` as a Stream; another library's stream is converted.
+    """`value`, an argument of a function or class `where`, as a Stream; another library's stream is
+    converted.
 
     Raises:
         CallerError: `value` is no stream. The message says that `where` takes a stream.
+
+    Examples:
+        >>> from numbasync.extending import as_stream
+        >>> stream = na.default_device().new_stream()
+        >>> as_stream(stream, "my_sort") is stream
+        True
     """
     if isinstance(value, Stream):
         return value

@@ -59,6 +59,14 @@ class Submission:
         signalled: the device writes the sequence number behind the work.
         detached: there is no future; the stream itself reports the error.
         kept: the objects kept alive until the device has passed the work.
+
+    Examples:
+        >>> from numbasync.extending import Submission
+        >>> def name_of(ctx):
+        ...     submission: Submission = ctx.submission
+        ...     return submission.name, submission.done
+        >>> await na.with_context(name_of)
+        ('with_context(name_of)', False)
     """
 
     # Every launch creates a submission: with slots its whole life costs a third less.

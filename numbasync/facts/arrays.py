@@ -14,6 +14,8 @@ from numbasync.errors import LauncherError
 from numbasync.facts.callees import function_of, is_atomic
 from numbasync.facts.ir import NO_CONSTANT, Names, read
 
+__all__ = ["axes_of"]
+
 _OF_ARRAYS = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
 
 

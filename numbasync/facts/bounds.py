@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from numbasync.facts.ir import NO_CONSTANT, UNKNOWN, Names
 
+__all__ = ["SIZE", "Integers", "rank_of"]
+
 # A parameter's position; an axis of that parameter.
 Extent: TypeAlias = tuple[int, int]
 

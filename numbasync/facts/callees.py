@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["function_of"]
+
 METHODS_THAT_STORE = frozenset({"fill", "sort", "partition", "itemset", "put", "byteswap"})
 METHODS_THAT_VIEW = frozenset(
     {"reshape", "view", "ravel", "flatten", "transpose", "astype", "squeeze", "swapaxes",

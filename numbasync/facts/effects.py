@@ -33,6 +33,8 @@ from numbasync.facts.parts import (
     put,
 )
 
+__all__ = ["Store", "only_stored_to", "summary", "values_read"]
+
 # Attributes of an array that are not a view of the array.
 _PLAIN = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
 _VIEWS = frozenset({"T", "flat", "real", "imag"})

@@ -24,6 +24,8 @@ from numbasync.facts.bounds import Integers
 from numbasync.facts.ir import read
 from numbasync.facts.source import compiled_like
 
+__all__ = ["mark"]
+
 
 def mark(tree: ast.Module, definition: ast.FunctionDef, function: FunctionType, name: str) -> int:
     """Wrap the indices of a kernel that are certainly not negative in calls of `name`, in place.

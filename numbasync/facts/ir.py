@@ -22,6 +22,8 @@ from numbasync.errors import LauncherError
 from numbasync.facts.callees import is_slice
 from numbasync.facts.source import captured
 
+__all__ = ["UNKNOWN", "Method", "Names", "read"]
+
 UNKNOWN = object()  # stands for a callee of which nothing is known
 NO_CONSTANT = object()
 MOST_DOTS = 8  # in the name of a callee; `node = node.next` in a loop has no end

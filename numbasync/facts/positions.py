@@ -18,7 +18,9 @@ from numbasync.facts.bounds import LETTERS, rank_of
 from numbasync.facts.guards import Bound, Guards
 from numbasync.facts.ir import UNKNOWN, Method, read
 
-ALL = frozenset(range(3))
+__all__ = ["ALL", "Usage", "usage"]
+
+ALL = frozenset(range(3))  # the axes of the grid
 _METHODS = (
     callees.METHODS_THAT_STORE
     | callees.METHODS_THAT_VIEW

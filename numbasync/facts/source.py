@@ -17,6 +17,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+__all__ = [
+    "SOURCE_ATTR", "captured", "carry_source", "compiled_like", "find_definition",
+    "find_source", "hold_source", "nested_codes",
+]  # fmt: skip
+
 T = TypeVar("T")
 # The attribute in which a generated kernel, or its module, stores its source.
 SOURCE_ATTR = "__numbasync_source__"

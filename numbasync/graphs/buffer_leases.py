@@ -20,6 +20,8 @@ from numbasync.device.submission import Submission
 from numbasync.native import known
 from numbasync.ops.context import Context
 
+__all__ = ["leases"]
+
 _all: weakref.WeakSet[AttachedGraph] = weakref.WeakSet()
 _lock = threading.RLock()  # a finaliser may drop a graph inside any code
 

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from sys import _getframe
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -21,14 +22,14 @@ from numbasync.arguments import shown
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Command
 from numbasync.device.device import Device
-from numbasync.device.storage import Storage
+from numbasync.device.storage import MemoryPool, Storage
 from numbasync.device.stream import AnyStream, Stream, as_stream
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceMismatchError, GraphUpdateError
+from numbasync.extending import Home
 from numbasync.graphs.buffer_leases import AttachedGraph
 from numbasync.graphs.recorder import Recording, recorded_of
 from numbasync.graphs.recording import Recorded, check_edges
-from numbasync.graphs.replay_ops import GraphLaunch, Replay
 from numbasync.graphs.scope import Scope
 from numbasync.graphs.topology import (
     GraphStatistics,
@@ -40,17 +41,78 @@ from numbasync.graphs.topology import (
 )
 from numbasync.launch.call import Launch
 from numbasync.native import compiled, known
-from numbasync.ops import capture_methods
+from numbasync.ops.constructors import Leaf
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_closure, check_op, name_of, suppress_unused_warnings
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.run import enqueue_on, stream_for
+from numbasync.ops.simple_op import SimpleOp
 from numbasync.public import Public
 from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.pinned import sharing
 
 T = TypeVar("T")
+
+
+@known
+class GraphLaunch(SimpleOp[None]):
+    """One replay of a graph. The operation keeps the graph alive."""
+
+    __slots__ = ("_graph",)
+    has_fast_path = True
+    label = "graph.launch()"  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
+
+    def __init__(self, graph: CudaGraph[Any]) -> None:
+        frame = _getframe(2)  # as in `Launch`
+        self._site = frame.f_code, frame.f_lasti
+        self._unused = True
+        self._graph = graph
+
+    @property
+    def home(self) -> Home:
+        return self._graph.stream
+
+    @compiled
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        return self._graph.try_launch(submission)
+
+    def result(self) -> None:
+        return None
+
+    def steps(self, ctx: Context) -> Any:
+        self._graph.launch_in(ctx)
+        return None
+        yield  # makes this function a generator
+
+    def _describe(self) -> str:
+        return self.label
+
+
+class Replay(Leaf[None]):
+    """Enqueues the commands of a recording one by one, once."""
+
+    def __init__(self, recorded: Recorded, label: str) -> None:
+        self._recorded = recorded
+        self._label = label
+
+    def enqueue(self, ctx: Context) -> None:
+        recorded = self._recorded
+        for source in recorded.sources:
+            ctx.order(source)
+        with ctx.device.submit_lock, sharing:
+            for prior in recorded.dependencies:
+                ctx.depend(prior)
+            for storage in recorded.reads:
+                ctx.read(storage, recorded.names.get(storage))
+            for storage in recorded.writes:
+                ctx.write(storage, recorded.names.get(storage))
+            ctx.retain(recorded)
+            for command in recorded.commands:
+                command.enqueue(ctx.queue)
+
+    def _describe(self) -> str:
+        return self._label
 
 
 @known
@@ -454,12 +516,10 @@ class CudaGraph(Public, Generic[T]):
             self._launches += 1
 
 
-def _captured(op: DeviceOp[Any], *where: Stream) -> CudaGraph[Any]:
+def captured(op: Any, *where: Any) -> CudaGraph[Any]:
+    """An operation, captured on a stream, or on the next one of the default device's policy."""
     (stream,) = where or (stream_for(op),)
     return CudaGraph.capture(stream, op)
-
-
-capture_methods.capture = _captured
 
 
 unpicklable(CudaGraph, "Pickle the operation instead, and capture it where it is to run.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Command
-from numbasync.device.ordering import is_strict
+from numbasync.device.access import is_strict
 from numbasync.device.storage import Storage
 from numbasync.device.submission import Submission
 from numbasync.errors import AccessConflictError, GraphUpdateError

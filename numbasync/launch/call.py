@@ -28,16 +28,15 @@ from numbasync.errors import (
     MovedError,
 )
 from numbasync.launch import homes
-from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.arguments import BoundArguments, replaced
 from numbasync.launch.coarse_kernels import CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
-from numbasync.launch.fast_path import FastCall, Taken
+from numbasync.launch.fast_calls import FastCall, Taken
 from numbasync.launch.homes import at_home, check_devices, elsewhere, placed_tensors
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import DEFAULT, Config, Plan
 from numbasync.launch.result import LaunchResult as LaunchResult
-from numbasync.launch.tuple_arguments import replaced
 from numbasync.launch.variants import Kernel, Keys
 from numbasync.native import compiled, core, known
 from numbasync.ops import submission_queue
@@ -71,7 +70,9 @@ class Launch(DeviceOp[LaunchResult]):
         "_unused", "_values", "has_fast_path",
     )  # fmt: skip
 
-    def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
+    def __init__(
+        self, launcher: KernelSpec, values: tuple[Any, ...], config: Config = DEFAULT
+    ) -> None:
         frame = _getframe(2)  # the caller of the kernel
         self._site = frame.f_code, frame.f_lasti
         self._launcher = launcher

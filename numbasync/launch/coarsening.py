@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from numbasync.backend.compilers import own_kernel
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LauncherError
 from numbasync.facts import callees
@@ -62,6 +63,8 @@ def plain_kernel(dispatcher: Any) -> PlainKernel:
             raise NotPlainError(f"it is compiled with {option}=")
     if options.get("opt") in (False, 0):
         raise NotPlainError("it is compiled with opt=False")
+    if own_kernel(dispatcher) is not None:
+        raise NotPlainError("numba-cuda-mlir compiles it")
     if not dispatcher._can_compile:
         raise NotPlainError("its signatures are declared")
     function: FunctionType = dispatcher.py_func

@@ -6,8 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from numbasync.launch.call import Launch
-from numbasync.launch.explain import explain
-from numbasync.launch.explanation import Explanation
+from numbasync.launch.explain import Explanation, explain
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.plan import Config
 from numbasync.launch.prepared import PreparedLaunch
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     P = ParamSpecWithDefault("P", default=...)
 else:
     P = ParamSpec("P")  # the parameters of a kernel's call
+
+__all__ = ["Configured"]
 
 
 def is_plain(config: Any) -> bool:

@@ -8,9 +8,8 @@ from typing import Any
 from numbasync.backend import array_protocols
 from numbasync.device.device import Device
 from numbasync.errors import DeviceMismatchError
-from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.arguments import BoundArguments, flat, holds_arrays, replaced
 from numbasync.launch.kernel import KernelSpec
-from numbasync.launch.tuple_arguments import flat, holds_arrays, replaced
 from numbasync.ops.context import Context
 from numbasync.ops.home import Home, first_home, how_to_run_on
 from numbasync.ops.op import Steps

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from numbasync.launch.arguments import BoundArguments
-from numbasync.launch.fast_path import FastCall
+from numbasync.launch.fast_calls import FastCall
 from numbasync.launch.parameters import Parameter
 from numbasync.launch.plan import Planner
 from numbasync.launch.preconditions import Precondition

@@ -12,21 +12,21 @@ from types import FunctionType
 from typing import Any, Generic, Literal, overload
 
 from numbasync.arguments import check_whole, is_one_of, shown, with_type
+from numbasync.backend.compilers import chosen
 from numbasync.backend.protocols import Dim3
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.facts.source import hold_source
 from numbasync.launch import grid as grids
 from numbasync.launch import mlir_kernels
-from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.arguments import BoundArguments, is_open
 from numbasync.launch.call import Compile, Launch
 from numbasync.launch.callers_launch import launch_class_of
-from numbasync.launch.clusters import ONE_BLOCK, check_cluster
 from numbasync.launch.coarse_kernels import CoarseKernels
 from numbasync.launch.configured import CallSignature, Configured, P, is_plain
-from numbasync.launch.explain import explain
-from numbasync.launch.explanation import Explanation
-from numbasync.launch.fast_path import FastCall, Kinds, is_described
+from numbasync.launch.explain import Explanation, explain
+from numbasync.launch.fast_calls import FastCall, Kinds, is_described
+from numbasync.launch.grid import ONE_BLOCK, check_cluster
 from numbasync.launch.own_tiles import OwnTile, check_own_tile
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
@@ -44,7 +44,6 @@ from numbasync.launch.prepared import PreparedLaunch
 from numbasync.launch.registry import known_launcher, remember, unpickled
 from numbasync.launch.result import ResultType, register_reducers, result_type
 from numbasync.launch.token import Tokenized
-from numbasync.launch.tuple_arguments import is_open
 from numbasync.launch.variants import CpuEngine
 from numbasync.memo import Memo
 from numbasync.native import compiled, known
@@ -203,6 +202,18 @@ class Launcher(Public, Tokenized, Generic[P]):
             whole_bytes(shared_bytes, self.name),
         )
         return Configured(self, parsed)
+
+    def with_extents(
+        self, grid: Any = None, block: Any = None, shared_bytes: int = 0
+    ) -> Configured[P]:
+        """`kernel[grid, block]`, in which the launcher chooses what is None."""
+        config = Config(
+            None if grid is None else grids.dim3(grid, "the grid", self.name),
+            None if block is None else grids.dim3(block, "the block", self.name),
+            None,
+            whole_bytes(shared_bytes, self.name),
+        )
+        return Configured(self, config)
 
     def forall(
         self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
@@ -444,6 +455,8 @@ def launcher(
         if mlir_kernels.is_kernel(kernel):
             kernel = mlir_kernels.as_numba_cuda(kernel)
         check_kernel(kernel)
+        if chosen() == "numba-cuda-mlir":
+            mlir_kernels.compile_by_mlir(kernel)
         return Launcher(
             kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs, tile,
             stream,

@@ -21,15 +21,17 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CellType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
+from numbasync.backend.compilers import IS_TRANSLATED, MLIR, WRITTEN_AS
 from numbasync.backend.protocols import MAY_ALLOCATE
 from numbasync.errors import UnsupportedKernelError
 
-PACKAGE = "numba_cuda_mlir"
-_MADE = "_numbasync_numba_cuda"  # an attribute of a kernel of it: the one of numba.cuda
+PACKAGE = MLIR
+_Meaning: TypeAlias = Callable[[Any], Any]
+_MADE = "_numbasync_numba_cuda"  # an attribute of a kernel or function: the one of numba.cuda
 # The options of its `jit` that are those of numba.cuda's.
 _OPTIONS = (
     "cache", "debug", "device", "extensions", "fastmath", "launch_bounds", "lineinfo", "link",
@@ -69,6 +71,7 @@ def as_numba_cuda(kernel: Any) -> Any:
         if kernel.targetoptions.get("opt") is False:
             options["opt"] = False
         made = declared(kernel.py_func, (), options, lambda new: setattr(kernel, _MADE, new))
+        setattr(made, WRITTEN_AS, kernel)
     return made
 
 
@@ -86,24 +89,58 @@ def declared(
     """
     cuda: Any = importlib.import_module("numba.cuda")
     _check_names(function)
+    new = _with_meaning(function, meaning)
+    made = None if signatures else cuda.jit(**options)(new)
+    if note is not None:
+        note(made)
+    _fill_cells(new, function, meaning)
+    if signatures:
+        made = cuda.jit(meaning(signatures), **options)(new)
+    setattr(made, MAY_ALLOCATE, True)  # as kernels of numba-cuda-mlir do
+    return made
+
+
+def _with_meaning(function: FunctionType, meaning: _Meaning) -> FunctionType:
+    """The same function, with names that have their meaning; its captured variables are empty."""
     cells = [cell if cell == CellType() else CellType() for cell in function.__closure__ or ()]
     new = FunctionType(
-        function.__code__, _Names(function.__globals__), function.__name__,
+        function.__code__, _Names(function.__globals__, meaning), function.__name__,
         function.__defaults__, tuple(cells),
     )  # fmt: skip
     functools.update_wrapper(new, function)
     del vars(new)["__wrapped__"]
     new.__kwdefaults__ = function.__kwdefaults__
-    made = None if signatures else cuda.jit(**options)(new)
-    if note is not None:
-        note(made)
-    for cell, given in zip(cells, function.__closure__ or (), strict=True):
+    return new
+
+
+def _fill_cells(new: FunctionType, function: FunctionType, meaning: _Meaning) -> None:
+    for cell, given in zip(new.__closure__ or (), function.__closure__ or (), strict=True):
         if cell is not given:  # else it is not assigned yet
             cell.cell_contents = meaning(given.cell_contents)
-    if signatures:
-        made = cuda.jit(meaning(signatures), **options)(new)
-    setattr(made, MAY_ALLOCATE, True)  # as kernels of numba-cuda-mlir do
-    return made
+
+
+def _called(value: object) -> Any:
+    """The device function of `call_in_kernels`; None of any other object."""
+    if not isinstance(value, FunctionType) or _MADE not in vars(value):
+        return None
+    if vars(value)[_MADE] is None:
+        vars(value)[_MADE] = declared(value, (), {"device": True})
+    return vars(value)[_MADE]
+
+
+def with_meaning(function: FunctionType) -> FunctionType:
+    """The same function, in which all names have their meaning, and in functions that it makes."""
+    new = _with_meaning(function, meaning)
+    _fill_cells(new, function, meaning)
+    return new
+
+
+def call_in_kernels(function: FunctionType) -> FunctionType:
+    """Let a function of a program mean, in its kernels, a device function of `numba.cuda`, which is
+    made when a kernel is first looked at that calls it. It is returned.
+    """
+    setattr(function, _MADE, None)
+    return function
 
 
 def _check_names(function: FunctionType) -> None:
@@ -124,32 +161,100 @@ def meaning(value: Any) -> Any:
         return found
     if is_kernel(value):
         return as_numba_cuda(value)
+    called = _called(value)
+    if called is not None:
+        return called
     if type(value) in (tuple, list):
         return type(value)(map(meaning, value))
     if isinstance(value, ModuleType) and not belongs(value):
         held = [v for v in vars(value).values() if belongs(v)]
-        return _Module(value) if held else value
+        return _Module(value, meaning) if held else value
     if belongs(value) and hasattr(value, "return_type"):
         typing = importlib.import_module("numba.cuda.typing")
         return typing.signature(meaning(value.return_type), *map(meaning, value.args))
+    if belongs(value) and isinstance(value, ModuleType | FunctionType):
+        return _same_named(value)
     if belongs(value) and ".types." in type(value).__module__ + ".":
         return _same_type(value)
     return value
 
 
+def compile_by_mlir(kernel: Any) -> None:
+    """Let numba-cuda-mlir compile a kernel of `numba.cuda` for GPUs, as far as it can."""
+    if not hasattr(kernel, WRITTEN_AS):
+        setattr(kernel, WRITTEN_AS, _as_mlir(kernel))
+        setattr(kernel, IS_TRANSLATED, True)
+
+
+def _as_mlir(kernel: Any) -> Any:
+    """The kernel or device function of numba-cuda-mlir for one of `numba.cuda`."""
+    other: Any = importlib.import_module(f"{PACKAGE}.cuda")
+    function = kernel.py_func
+    new = _with_meaning(function, _meaning_for_mlir)
+    options = {k: v for k, v in kernel.targetoptions.items() if k in _OPTIONS and v}
+    plain = other.jit(**options)(_nothing)  # which looks at all names of a function: not at these
+    made = vars(kernel)[_MADE] = type(plain)(new, targetoptions=dict(plain.targetoptions))
+    _fill_cells(new, function, _meaning_for_mlir)
+    return made
+
+
+def _nothing() -> None:
+    return
+
+
+def _meaning_for_mlir(value: Any) -> Any:
+    """The object of numba-cuda-mlir for one of numba-cuda; any other object is itself."""
+    found = _counterparts_of_numba_cuda().get(id(value))
+    if found is not None:
+        return found
+    if _is_of_numba_cuda(value):
+        return vars(value).get(_MADE) or _as_mlir(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_meaning_for_mlir, value))
+    if isinstance(value, ModuleType) and not value.__name__.startswith("numba"):
+        known = _counterparts_of_numba_cuda()
+        held = [v for v in vars(value).values() if id(v) in known or _is_of_numba_cuda(v)]
+        return _Module(value, _meaning_for_mlir) if held else value
+    return value
+
+
+def _is_of_numba_cuda(value: object) -> bool:
+    return type(value).__name__ == "CUDADispatcher" and not belongs(value)
+
+
+@functools.cache
+def _counterparts_of_numba_cuda() -> dict[int, Any]:
+    """`counterparts`, the other way round; its names nearest to the top count."""
+    other: Any = importlib.import_module(f"{PACKAGE}.cuda")
+    cuda: Any = importlib.import_module("numba.cuda")
+    types: Any = importlib.import_module(f"{PACKAGE}.types")
+    found = {id(sys.modules["numba"]): sys.modules[PACKAGE], id(cuda): other, id(cuda.types): types}
+    todo = [(cuda, other), (cuda.types, types)]
+    for ours, theirs in todo:
+        for name in list(vars(theirs)):
+            value, there = getattr(ours, name, None), getattr(theirs, name)
+            if name.startswith("_") or value is None or id(value) in found or value is there:
+                continue
+            if belongs(there):
+                found[id(value)] = there
+                if isinstance(there, type | ModuleType):
+                    todo.append((value, there))
+    return found
+
+
 class _Names(dict[str, Any]):
     """The globals of a module as they are at each look, with the meaning of each object."""
 
-    def __init__(self, of: dict[str, Any]) -> None:
+    def __init__(self, of: dict[str, Any], meaning: _Meaning) -> None:
         # CPython reads these two from the dict itself.
         super().__init__({k: of[k] for k in ("__name__", "__builtins__") if k in of})
-        self._of = of
+        self._of, self._meaning = of, meaning
 
     def __getitem__(self, name: str) -> Any:
-        return meaning(self._of[name])
+        return self._meaning(self._of[name])
 
     def get(self, name: str, default: Any = None) -> Any:
-        return meaning(self._of[name]) if name in self._of else default
+        return self._meaning(self._of[name]) if name in self._of else default
 
     def __contains__(self, name: object) -> bool:
         return name in self._of
@@ -170,7 +275,7 @@ class _Names(dict[str, Any]):
         return self.copy().items()
 
     def copy(self) -> dict[str, Any]:
-        return {name: meaning(value) for name, value in list(self._of.items())}
+        return {name: self._meaning(value) for name, value in list(self._of.items())}
 
     __copy__ = copy
 
@@ -181,12 +286,12 @@ class _Names(dict[str, Any]):
 class _Module(ModuleType):
     """A module of the program whose objects have their meaning."""
 
-    def __init__(self, of: ModuleType) -> None:
+    def __init__(self, of: ModuleType, meaning: _Meaning) -> None:
         super().__init__(of.__name__)
-        self.__dict__["_of"] = of
+        self.__dict__.update(_of=of, _meaning=meaning)
 
     def __getattr__(self, name: str) -> Any:
-        return meaning(getattr(self.__dict__["_of"], name))
+        return self.__dict__["_meaning"](getattr(self.__dict__["_of"], name))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Module) and other.__dict__["_of"] is self.__dict__["_of"]
@@ -221,14 +326,29 @@ def counterparts() -> dict[int, Any]:
     return found
 
 
+def _same_named(value: Any) -> Any:
+    """The module or function of numba-cuda of the same name; itself, if there is none."""
+    is_module = isinstance(value, ModuleType)
+    try:
+        home = importlib.import_module(_home(value.__name__ if is_module else value.__module__))
+    except ImportError:
+        return value
+    return home if is_module else getattr(home, value.__name__, value)
+
+
+def _home(module: str) -> str:
+    """The module of numba-cuda for one of numba-cuda-mlir, by its name."""
+    for theirs in (f"{PACKAGE}.numba_cuda", PACKAGE):
+        if module == theirs or module.startswith(f"{theirs}."):
+            return f"numba.cuda{module.removeprefix(theirs)}"
+    return module
+
+
 class _Types(pickle.Unpickler):
     """Reads a pickled type of numba-cuda-mlir as the same type of numba-cuda."""
 
     def find_class(self, module: str, name: str) -> Any:
-        for theirs in (f"{PACKAGE}.numba_cuda", PACKAGE):
-            if module.partition(".")[0] == PACKAGE and module.startswith(theirs):
-                module = f"numba.cuda{module.removeprefix(theirs)}"
-        return super().find_class(module, name)
+        return super().find_class(_home(module), name)
 
 
 def _same_type(value: Any) -> Any:

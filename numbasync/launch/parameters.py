@@ -97,6 +97,9 @@ else:
         """
 
 
+__all__ = ["Parameter", "Role"]
+
+
 class Role(Enum):
     """The declared role of a parameter."""
 

@@ -26,9 +26,9 @@ from numbasync.facts.bounds import SIZE
 from numbasync.facts.positions import ALL, Usage, usage
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
-from numbasync.launch.clusters import ONE_BLOCK, check_grid
 from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
+from numbasync.launch.grid import ONE_BLOCK, check_grid
 from numbasync.launch.own_tiles import OwnTile, grid_of, in_a_row, without_bounds
 from numbasync.launch.parameters import Parameter, Role, positional
 from numbasync.launch.shared_memory import dynamic_bytes, layout_of
@@ -357,3 +357,11 @@ def as_device_function(dispatcher: Any) -> Any:
 
     options = {k: v for k, v in jit_options(dispatcher).items() if k != "max_registers"}
     return cuda.jit(device=True, **options)(dispatcher.py_func)
+
+
+def with_parameters(dispatcher: Any, count: int) -> Any:
+    """A kernel of `count` parameters, which calls one that has `*args`."""
+    names = ", ".join(f"p{i}" for i in range(count))
+    scope: dict[str, Any] = {"body": as_device_function(dispatcher)}
+    exec(f"def kernel({names}):\n    body({names})\n", scope)  # noqa: S102 - of numbers alone
+    return compiled_apart(dispatcher, scope["kernel"])

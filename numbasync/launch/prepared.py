@@ -12,7 +12,7 @@ from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError
 from numbasync.launch.arguments import TYPED
 from numbasync.launch.call import Launch, LaunchResult
-from numbasync.launch.fast_path import FastCall
+from numbasync.launch.fast_calls import FastCall
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import Config, Plan

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync.facts.source import carry_source
 
+__all__ = ["LaunchResult", "ResultType", "register_reducers", "type_of"]
+
 
 class LaunchResult(tuple[Any, ...]):
     """The result of a launch: its arguments in signature order, also by name. The base class of the

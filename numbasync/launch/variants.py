@@ -19,6 +19,8 @@ from numbasync.backend import protocols
 from numbasync.device import tracing
 from numbasync.fork import in_child
 
+__all__ = ["CpuEngine", "compile_count", "compile_with_lines"]
+
 Keys = tuple[Hashable, ...]
 _log = logging.getLogger("numbasync.compile")
 

@@ -6,7 +6,7 @@ import warnings
 from types import CodeType
 from typing import Any
 
-from numbasync.device.callsite import CallSite
+from numbasync.device.callsite import CallSite, call_site
 from numbasync.errors import AlreadySubmittedError
 from numbasync.native import compiled
 
@@ -52,6 +52,16 @@ class RunsOnce:
         except Exception:
             return  # half constructed: the constructor's error was raised to the caller
         warn_of_waste(f"{name} was never awaited", self._site, self)
+
+
+def note_site(op: RunsOnce, above: int = 1) -> None:
+    """Note the line of the program that makes `op`: the warning that it was never awaited names it.
+
+    Args:
+        above: callers to pass over: 1 from a constructor that programs call, 2 from one that is
+            called by a function of yours.
+    """
+    op._site = call_site(above + 1)
 
 
 def warn_of_waste(what: str, site: tuple[CodeType, int] | None, source: object) -> None:

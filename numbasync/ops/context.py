@@ -18,9 +18,9 @@ from numbasync.arguments import LARGEST, check_whole
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Prerequisite
 from numbasync.device import access, tracing
+from numbasync.device.access import is_strict
 from numbasync.device.callsite import CallSite
 from numbasync.device.device import Device
-from numbasync.device.ordering import is_strict
 from numbasync.device.storage import MemoryPool, Storage
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission

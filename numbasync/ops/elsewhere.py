@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from numbasync.device.several import next_stream_of
+from numbasync.device.device import next_stream_of
 from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, NotAGraphNodeError
 from numbasync.ops.backpressure import Admission
@@ -30,6 +30,25 @@ def on_stream(
 
     Raises:
         NotAGraphNodeError: the operation is being recorded for a graph.
+
+    Examples:
+        >>> from numbasync.extending import DeviceOp, enqueue, join, next_stream_of, on_stream
+        >>> class OnEach(DeviceOp):
+        ...     def __init__(self, devices):
+        ...         self.devices = devices
+        ...     def steps(self, ctx):
+        ...         parts, made = [], []
+        ...         for device in self.devices:
+        ...             stream = next_stream_of(device)
+        ...             ones = lambda part: enqueue(part, na.ones(3))
+        ...             part, value = yield from on_stream(ctx, stream, "ones", ones)
+        ...             parts.append(part)
+        ...             made.append(value)
+        ...         for part in parts:  # none of them waits for another one
+        ...             join(ctx, part)
+        ...         return made
+        >>> [t.device.label for t in await OnEach(na.devices("cpu")[:2])]
+        ['cpu:0', 'cpu:1']
     """
     if ctx.records:
         raise NotAGraphNodeError(
@@ -78,5 +97,19 @@ def where_it_belongs(ctx: Context, op: Operation[T], parts: list[Context]) -> St
 
 
 def join(ctx: Context, part: Context) -> None:
-    """Order the work that `ctx` enqueues from now on after `part`; it fails if the part fails."""
+    """Order the work that `ctx` enqueues from now on after `part`; it fails if the part fails.
+
+    Examples:
+        >>> from numbasync.extending import DeviceOp, enqueue, join, next_stream_of, on_stream
+        >>> class Beside(DeviceOp):
+        ...     def steps(self, ctx):
+        ...         stream, zeros = next_stream_of(ctx.device), na.zeros(3)
+        ...         steps = lambda part: enqueue(part, zeros)
+        ...         part, z = yield from on_stream(ctx, stream, "zeros", steps)
+        ...         one = yield from enqueue(ctx, na.ones(3))  # at the same time
+        ...         join(ctx, part)
+        ...         return one, z
+        >>> [t.shape for t in await Beside()]
+        [(3,), (3,)]
+    """
     ctx.depend(part.submission)

@@ -8,7 +8,7 @@ the stream that the combinator runs on, so the device executes them in the order
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from numbasync.arguments import check_whole, shown
 from numbasync.device.storage import MemoryPool
@@ -16,12 +16,10 @@ from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
 from numbasync.native import compiled, known
-from numbasync.ops.capture_methods import Capturable
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there
 from numbasync.ops.home import Home
-from numbasync.ops.links import enqueue_chain, first_of, follow_links, home_of_chain
 from numbasync.ops.operands import (
     abridged,
     as_child,
@@ -34,19 +32,83 @@ from numbasync.ops.operands import (
 from numbasync.ops.own_operations import check_class, no_steps_of
 from numbasync.ops.pickling import Picklable, Recipe, packed
 from numbasync.ops.reentrancy import exclusive, unlocked
-from numbasync.ops.running import Runs
+from numbasync.ops.run import Runs
 from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
 from numbasync.ops.tree import HasTree
 from numbasync.ops.unfilled import check_not_read
 from numbasync.ops.value_methods import ValueMethods, itself
 
+if TYPE_CHECKING:
+    from numbasync.device.stream import AnyStream
+    from numbasync.graphs.graph import CudaGraph
+
+
 T = TypeVar("T")
 U = TypeVar("U")
 MOST_VALUES = 65_536  # that unzip makes operations of
 
 
-class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], HasTree, Generic[T]):
+# --- chains: a loop, not recursion, runs one, so that it can have any length ---
+
+
+@compiled
+def first_of(op: Any, links: list[Any]) -> Any:
+    """The operation that a chain begins with. The chain's links are appended to `links`, the last
+    one first.
+    """
+    while op.is_link:
+        links.append(op)
+        op = op._first
+    return op
+
+
+def home_of_chain(op: Any) -> Home:
+    """The home of what a chain begins with, or of the element of it that the chain goes on with."""
+    while op.is_link:
+        if op.element is not None:
+            home: Home = op._first.home_of_element(op.element)
+            return home
+        op = op._first
+    return op.home  # type: ignore[no-any-return]
+
+
+@compiled
+def enqueue_chain(ctx: Context, op: Any, links: list[Any]) -> tuple[Any, Any]:
+    """Enqueue an operation and what follows it by its links and by `links`, as far as fast paths
+    serve.
+
+    Returns:
+        The operation that has to be run by its steps, with its links in `links`, and None; or None
+        and the value of the last link.
+    """
+    following = op
+    value = None
+    while following is not None:
+        op = first_of(following, links)
+        if not (op.has_fast_path and ctx.try_enqueue(op)):
+            return op, None
+        following, value = follow_links(ctx, links, op.result())
+    return None, value
+
+
+@compiled
+def follow_links(ctx: Context, links: list[Any], value: Any) -> tuple[Any, Any]:
+    """Apply the last of `links` to a value, and so on, up to a link that gives an operation.
+
+    Returns:
+        That operation and None; or None and the value of the last link.
+    """
+    while links:
+        link = links.pop()
+        check_there(value, link)
+        value = link.follow(ctx, value)
+        if link.continues:
+            return value, None
+    return None, value
+
+
+class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], HasTree, Generic[T]):
     """A lazy operation that gives a `T`. An operation runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -127,6 +189,34 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], HasTre
 
     def __repr__(self) -> str:
         return f"<DeviceOp {self}, {'not run' if self._unused else 'used'}>"
+
+    # --- graphs ---
+
+    def graph(self) -> CudaGraph[T]:
+        """Capture for replays on a stream of the default device's policy; see `graph_on`.
+
+        Examples:
+            >>> z = await na.zeros(3)
+            >>> graph = na.fill(z, 7).graph()
+            >>> _ = await graph.launch()
+            >>> await z.to_host()
+            array([7., 7., 7.], dtype=float32)
+        """
+        from numbasync.graphs.graph import captured
+
+        return captured(self)
+
+    def graph_on(self, stream: AnyStream) -> CudaGraph[T]:
+        """Capture for replays on `stream`; see `CudaGraph.capture`. Blocks; computes nothing.
+
+        Examples:
+            >>> z = await na.zeros(3)
+            >>> graph = na.fill(z, 7).graph_on(na.default_device().new_stream())
+            >>> graph.launch().sync()
+        """
+        from numbasync.graphs.graph import captured
+
+        return captured(self, stream)
 
     # --- combinators ---
 

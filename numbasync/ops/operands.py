@@ -49,10 +49,17 @@ def is_op(value: object) -> TypeGuard[DeviceOp[Any]]:
 
 
 def check_op(value: object, where: str) -> DeviceOp[Any]:
-    """`value`, if it is an operation.
+    """`value`, an argument of a function or class `where`, if it is an operation.
 
     Raises:
-        OperationError: `value` is something else.
+        OperationError: `value` is something else. The message says what `where` must be.
+
+    Examples:
+        >>> from numbasync.extending import check_op
+        >>> check_op(3, "what my_timer takes")
+        Traceback (most recent call last):
+            ...
+        numbasync.errors.OperationError: what my_timer takes must be an operation, not ...
     """
     if is_op(value):
         return value

@@ -102,6 +102,19 @@ def unpicklable(kind: type[Any], instead: str) -> None:
 
     Args:
         instead: a sentence that says what to write instead.
+
+    Examples:
+        >>> import pickle
+        >>> from numbasync.extending import unpicklable
+        >>> class Session:
+        ...     def __repr__(self):
+        ...         return "<Session>"
+        >>> unpicklable(Session, "Open one where it is used.")
+        >>> pickle.dumps(Session())
+        Traceback (most recent call last):
+            ...
+        TypeError: <Session> belongs to this process and cannot be pickled.
+        Open one where it is used.
     """
 
     def refuse(thing: object) -> NoReturn:

@@ -34,7 +34,16 @@ def _forget_workers() -> None:
 
 
 def attempt(need: Prerequisite) -> BaseException | None:
-    """Run `need`. The error is returned, so that it can be thrown into the operation's steps."""
+    """Run `need`. The error is returned, so that it can be thrown into the operation's steps.
+
+    Examples:
+        >>> from numbasync.extending import Prerequisite, attempt
+        >>> class Failing(Prerequisite):
+        ...     def run(self):
+        ...         raise ValueError("no")
+        >>> attempt(Failing())
+        ValueError('no')
+    """
     try:
         need.run()
     except Exception as error:
@@ -62,8 +71,31 @@ def on_worker(
     need: Prerequisite,
     if_closed: Callable[[], object],
 ) -> asyncio.Future[BaseException | None]:
-    """`beside`, for work that `give` passes to a thread. If no thread can be started, `need` runs
-    on the calling thread.
+    """How an event loop waits for a prerequisite that has threads of its own: what the method
+    `future(if_closed)` of such a prerequisite returns. Cancelling it stops the waiting only.
+
+    Args:
+        give: passes `attempt(need)` to a thread. If it cannot start one, and raises a RuntimeError,
+            `need` runs on the calling thread.
+        if_closed: called, on any thread, if the loop is closed when `need` is done.
+
+    Examples:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> from numbasync.extending import DeviceOp, Prerequisite, attempt, on_worker
+        >>> class OnThread(Prerequisite):
+        ...     def __init__(self, threads, call):
+        ...         self.threads, self.call = threads, call
+        ...     def run(self):
+        ...         self.value = self.call()
+        ...     def future(self, if_closed):
+        ...         return on_worker(lambda: self.threads.submit(attempt, self), self, if_closed)
+        >>> class Ask(DeviceOp):
+        ...     def steps(self, ctx):
+        ...         with ThreadPoolExecutor(1) as threads:
+        ...             yield (asked := OnThread(threads, lambda: 6 * 7))
+        ...         return asked.value
+        >>> await Ask()
+        42
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()

@@ -91,7 +91,18 @@ exclusive = _Exclusive()
 
 
 def unlocked() -> AbstractContextManager[Any]:
-    """Allow a closure to run operations. The caller is responsible for their order."""
+    """A block in which a closure, or an operation's steps, may run operations and wait for them,
+    which is a ReentrancyError elsewhere. The caller keeps their order: what the operation around
+    it has enqueued is not behind them.
+
+    Examples:
+        >>> from numbasync.extending import unlocked
+        >>> def doubled(n):
+        ...     with unlocked():
+        ...         return na.value(2 * n).sync()
+        >>> await na.value(3).map(doubled)
+        6
+    """
     region: AbstractContextManager[Any] = _thread.free_region()
     return region
 

@@ -322,6 +322,7 @@ def _drain_unordered(but: SubmissionQueue) -> None:
         line.drain()
 
 
+@stream.queue_is_empty.provide
 def is_empty() -> bool:
     """Whether this thread's queue is empty, or the caller is a closure of its running entry."""
     line = _thread.line
@@ -363,6 +364,7 @@ def is_submitting() -> bool:
     return line is not None and line.submits_here
 
 
+@stream.before_signal.provide
 def drain() -> None:
     """Submit all entries of this thread's queue. Call this before blocking the thread."""
     line = _thread.line
@@ -370,6 +372,7 @@ def drain() -> None:
         line.drain()
 
 
+@stream.queue_is_drained.provide
 async def finished() -> None:
     """Wait, while the loop turns, until this thread's queue is empty."""
     line = _thread.line
@@ -383,11 +386,6 @@ def drain_orphaned() -> None:
         if queue.is_orphaned:
             with unlocked():  # this thread may be enqueuing an operation that waits for the queue
                 queue.drain()
-
-
-stream.before_signal = drain
-stream.queue_is_empty = is_empty
-stream.queue_is_drained = finished
 
 
 def do(waiting: Waiting, need: Prerequisite) -> None:

@@ -24,8 +24,7 @@ from numbasync.device.wait_estimate import kind_of
 from numbasync.errors import CallerError, DeviceLostError, DriverError, OperationError
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
 from numbasync.ops.gather import _Enqueued, _start
-from numbasync.ops.run import await_op
-from numbasync.ops.running import Runs
+from numbasync.ops.run import Runs, await_op
 
 T = TypeVar("T")
 

@@ -4,25 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbasync.device.device import Device
 from numbasync.ops.context import Context
+from numbasync.ops.home import Home
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import check_op
 
 
 class Timed(DeviceOp[Any]):
-    """An operation between two events. Compilation before its first work is not between them."""
+    """An operation between two events of its stream, for its time on the device. Compilation before
+    its first work is not between them.
 
-    def __init__(self, op: DeviceOp[Any], device: Device) -> None:
+    Args:
+        op: it has not run, and runs where it would without this.
+
+    Raises:
+        OperationError: `op` is no operation.
+
+    Examples:
+        >>> from numbasync.extending import Timed
+        >>> timed = Timed(na.zeros(1000))
+        >>> z = await timed
+        >>> timed.ms > 0
+        True
+    """
+
+    _start: Any  # events of the backend, once it runs
+    _stop: Any
+
+    def __init__(self, op: DeviceOp[Any]) -> None:
         self._unused = False
         self._op = check_op(op, "what is timed")
         self.stream = op.stream
         op.consume()
         self._unused = True
-        self._start = device.backend.new_event(timing=True)
-        self._stop = device.backend.new_event(timing=True)
+
+    @property
+    def home(self) -> Home:
+        return self._op.home
 
     def steps(self, ctx: Context) -> Steps[Any]:
+        new_event = ctx.device.backend.new_event
+        self._start, self._stop = new_event(timing=True), new_event(timing=True)
         ctx.touch()
         stream, submission = ctx.stream.backend, ctx.submission
         stream.record(self._start)

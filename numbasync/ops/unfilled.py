@@ -31,7 +31,14 @@ def overlap(a: HostArray, b: HostArray) -> bool:
 
 
 def is_filled(array: HostArray, submission: Submission) -> bool:
-    """Whether an upload that belongs to `submission` may read the array now."""
+    """Whether an upload that belongs to `submission` may read the array now.
+
+    Examples:
+        >>> from numbasync.extending import is_filled
+        >>> array = await na.ones(3).to_host()
+        >>> await na.with_context(lambda ctx: is_filled(array, ctx.submission))
+        True
+    """
     base = array.base
     # In no memory of a download, also not as a view of one, and no other copy to the host is
     # pending.
@@ -44,9 +51,23 @@ def is_filled(array: HostArray, submission: Submission) -> bool:
 
 
 def check_filled(array: HostArray, submission: Submission, what: str = "what is uploaded") -> None:
-    """
+    """Refuse an array whose elements `submission` may not read yet: it is the target of a copy from
+    the device that has been enqueued.
+
+    Args:
+        what: the array, for the message.
+
     Raises:
         StateError: `array` is the value of an operation that has to be awaited first.
+
+    Examples:
+        >>> from numbasync.extending import check_filled
+        >>> def total(ctx):
+        ...     check_filled(array, ctx.submission, "what my_sum adds up")
+        ...     return float(array.sum())
+        >>> array = await na.ones(3).to_host()
+        >>> await na.with_context(total)
+        3.0
     """
     if is_filled(array, submission):
         return

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from numbasync.device import access
-from numbasync.device.device import Device
-from numbasync.device.several import in_order, next_stream_of
+from numbasync.device.device import Device, in_order, next_stream_of
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError, NotAGraphNodeError
 from numbasync.native import compiled

@@ -27,6 +27,12 @@ class ArraySpec:
     Attributes:
         labels: what `label` has returned, by the operation's name.
         zero: the zero of the dtype, once it was asked for; None before.
+
+    Examples:
+        >>> from numbasync.extending import ArraySpec
+        >>> spec = ArraySpec((2, 3), np.dtype(np.float32))
+        >>> spec.shape, spec.dtype, spec.nbytes
+        ((2, 3), dtype('float32'), 24)
     """
 
     __slots__ = ("_fingerprint", "_key", "at", "dtype", "labels", "nbytes", "shape", "zero")
@@ -84,6 +90,17 @@ def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
 
     Raises:
         ShapeError, DTypeError: a tensor cannot have that shape or dtype.
+
+    Examples:
+        >>> from numbasync.extending import contiguous
+        >>> class Twice(na.DeviceOp):
+        ...     def steps(self, ctx):
+        ...         spec = contiguous(3, np.float32)
+        ...         made = [na.Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec) for _ in "ab"]
+        ...         yield from ()
+        ...         return made
+        >>> [t.shape for t in await Twice()]
+        [(3,), (3,)]
     """
     extents = layout.check_shape(shape)
     if type(dtype) is not type:

@@ -18,7 +18,14 @@ from numbasync.ops.shared_run import Steps
 from numbasync.ops.unfilled import check_filled
 from numbasync.tensors.parallel_copy import copying
 from numbasync.tensors.pinned import direct, sharing
-from numbasync.tensors.staging import HostStaging, StagedCopyBack, Staging, held, is_large, read
+from numbasync.tensors.staging import (
+    HostStaging,
+    StagedCopyBack,
+    Staging,
+    is_large,
+    read,
+    staged_bytes,
+)
 
 if TYPE_CHECKING:
     from numbasync.tensors.array import DeviceArray
@@ -147,9 +154,14 @@ def copy(ctx: Context, dst: DeviceArray, src: DeviceArray, is_new: bool = False)
         ctx.submission.copied += dst.nbytes
 
 
-def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
+def upload_any(
+    ctx: Context, dst: DeviceArray, array: HostArray, is_new: bool = False
+) -> Steps[None]:
     """Enqueue a copy of a NumPy array into a tensor of the same shape and dtype, of any layout. The
     array may not change until the operation is done.
+
+    Args:
+        is_new: `dst` is contiguous, and in memory that no other operation knows yet.
 
     Examples:
         >>> from numbasync.extending import DeviceOp, upload
@@ -166,6 +178,9 @@ def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
     """
     if dst.size == 0:
         return
+    if is_new:
+        yield from upload_new(ctx, dst, array)
+        return
     check_here(ctx, dst)
     large = is_large(array) and direct(array) is None and not ctx.records
     reached = ctx.device.backend.reaches(dst.handle)
@@ -179,7 +194,7 @@ def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
         return
     # No part of a tensor in use may be written before all of it may. A new temporary has no other
     # users, so its upload overlaps with the staging of a large array.
-    yield from ctx.room(dst.nbytes + held(ctx.device, array.nbytes))
+    yield from ctx.room(dst.nbytes + staged_bytes(ctx.device, array.nbytes))
     try:
         packed = type(dst).allocate(ctx, dst.shape, dst.dtype, scratch=True)
     except OutOfDeviceMemoryError:
@@ -192,7 +207,19 @@ def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
 
 
 def fill(ctx: Context, dst: DeviceArray, value: np.generic) -> Steps[None]:
-    """Enqueue work that sets every element to `value`, a scalar of the tensor's dtype."""
+    """Enqueue work that sets every element to `value`, a scalar of the tensor's dtype.
+
+    Examples:
+        >>> from numbasync.extending import DeviceOp, enqueue, fill
+        >>> class Sevens(DeviceOp):
+        ...     def steps(self, ctx):
+        ...         z = yield from enqueue(ctx, na.empty(3))
+        ...         yield from fill(ctx, z, np.float32(7))
+        ...         return z
+        >>> z = await Sevens()
+        >>> await z.to_host()
+        array([7., 7., 7.], dtype=float32)
+    """
     if dst.size == 0:
         return
     if dst.is_contiguous:

@@ -34,7 +34,7 @@ from numbasync.tensors.copies import HostArray, upload, upload_new
 from numbasync.tensors.host_arrays import TIMES, plain
 from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.pinned import HostBuffer
-from numbasync.tensors.staging import held
+from numbasync.tensors.staging import staged_bytes
 from numbasync.tensors.tensor import Tensor
 
 NOT_WORTH_COMPILING = 1 << 14  # bytes that the host computes, and uploads, in less time
@@ -158,7 +158,7 @@ class Generated(Made):
     def steps(self, ctx: Context) -> Steps[Tensor]:
         spec = self._kind
         if ctx.admission is not None:
-            yield from ctx.room(spec.nbytes + held(ctx.device, spec.nbytes))
+            yield from ctx.room(spec.nbytes + staged_bytes(ctx.device, spec.nbytes))
         making = _Making(self._make)
         if spec.nbytes > LARGE:
             yield making
@@ -218,7 +218,7 @@ class FromHost(Made):
                 "now. Resize it before, or upload a copy."
             )
         if ctx.admission is not None:
-            yield from ctx.room(spec.nbytes + held(ctx.device, spec.nbytes))
+            yield from ctx.room(spec.nbytes + staged_bytes(ctx.device, spec.nbytes))
         tensor = Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec)
         yield from upload_new(ctx, tensor, self._array)
         return tensor

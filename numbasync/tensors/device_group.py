@@ -18,8 +18,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from numbasync.arguments import shown
-from numbasync.device.device import Device, use_device
-from numbasync.device.several import checked_devices
+from numbasync.device.device import Device, checked_devices, use_device
 from numbasync.errors import CallerError, DeviceMismatchError
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_closure, check_op, not_a_coroutine

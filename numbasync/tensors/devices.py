@@ -11,8 +11,13 @@ import numpy as np
 
 from numbasync.arguments import shown
 from numbasync.device.callsite import call_site
-from numbasync.device.device import Device, chosen_device, default_device
-from numbasync.device.several import checked_devices, next_stream_of
+from numbasync.device.device import (
+    Device,
+    checked_devices,
+    chosen_device,
+    default_device,
+    next_stream_of,
+)
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DTypeError, OperationError, ShapeError

@@ -147,7 +147,18 @@ def column(x: Any, copy: bool | None = None) -> np.ndarray[Any, Any] | None:
 
 
 def host_array(x: Any) -> np.ndarray[Any, Any]:
-    """`np.asarray` of any object, with the checks and conversions of `column` and `plain`."""
+    """`np.asarray` of what a program has as an array: a list, a column of pandas or Arrow, or
+    a buffer. Times become integers.
+
+    Raises:
+        OperationError: some elements are masked.
+        DTypeError: it is no array of numbers, or has nulls, or elements of more than 64 bits.
+
+    Examples:
+        >>> from numbasync.extending import host_array
+        >>> host_array([1, 2, 3])
+        array([1, 2, 3])
+    """
     if type(x) is np.ndarray and x.dtype.char in dtypes.CHARS:
         return x  # the usual case
     array = plain(x) if isinstance(x, np.ndarray) else column(x)

@@ -24,6 +24,7 @@ from numbasync.device.device import Device
 from numbasync.device.staging_ring import Deadline
 from numbasync.ops.prerequisites import attempt, on_worker
 from numbasync.tensors import parallel_copy
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.parallel_copy import HostArray, ParallelCopy
 
 if TYPE_CHECKING:
@@ -130,13 +131,22 @@ class StagedCopyBack:
             self._work.run()
 
 
-def is_large(array: HostArray) -> bool:
-    """Whether several threads are to copy the array."""
+def is_large(array: HostArray | ArraySpec) -> bool:
+    """Whether several threads are to copy an array of so many bytes, while an event loop turns. A
+    fast path leaves such arrays to the steps.
+    """
     return array.nbytes > parallel_copy.LARGE
 
 
-def held(device: Device, nbytes: int) -> int:
-    """Page-locked bytes that an upload of `nbytes` holds at any time."""
+def staged_bytes(device: Device, nbytes: int) -> int:
+    """Page-locked bytes that an upload of `nbytes` holds at any time. They count for `na.limit`,
+    besides the tensor's own: `yield from ctx.room(nbytes + staged_bytes(ctx.device, nbytes))`.
+
+    Examples:
+        >>> from numbasync.extending import staged_bytes
+        >>> staged_bytes(na.default_device(), 4000)
+        4000
+    """
     return min(nbytes, device.ring.nbytes) if nbytes > parallel_copy.LARGE else nbytes
 
 
@@ -154,7 +164,7 @@ class Staging:
         self._storage = storage
         self._patience = Deadline()
         self._lock = threading.Lock()
-        ctx.submission.nbytes += held(ctx.device, array.nbytes)
+        ctx.submission.nbytes += staged_bytes(ctx.device, array.nbytes)
         source = parallel_copy.plain(array)
         size = parallel_copy.part_bytes(source.nbytes, self._ring.CHUNK)
         work = ParallelCopy(parallel_copy.pieces(source, size), self._stage)

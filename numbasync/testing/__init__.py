@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from typing import Self, get_args
 
 from numbasync.arguments import as_whole, is_one_of, shown
-from numbasync.backend import protocols
-from numbasync.backend.kernel_checks import ThreadOrder as ThreadOrder
 from numbasync.backend.protocols import Checks
 from numbasync.backend.protocols import Counters as Counters
-from numbasync.device import reactor
-from numbasync.device.device import Device, check_device
-from numbasync.device.stream import Stream, as_stream
+from numbasync.backend.protocols import ThreadOrder as ThreadOrder
+from numbasync.backend.protocols import counters as count
+from numbasync.device.device import Device
+from numbasync.device.reactor import current as current_reactor
+from numbasync.device.stream import Stream
 from numbasync.errors import CallerError, StateError
+from numbasync.extending import as_stream, check_device
 from numbasync.testing.check.check import check_kernel as check_kernel
 from numbasync.testing.check.failures import BarrierDivergence as BarrierDivergence
 from numbasync.testing.check.failures import InputModified as InputModified
@@ -148,7 +149,7 @@ async def settle(device: Device) -> None:
         await asyncio.sleep(0)
     device.backend.quiesce()
     device.reclaim()
-    reactor.current().look()
+    current_reactor().look()
     for _ in range(4):
         await asyncio.sleep(0)
 
@@ -243,4 +244,4 @@ def counters() -> Counters:
         >>> (na.testing.counters() - before).launches
         1
     """
-    return protocols.counters.copy()
+    return count.copy()

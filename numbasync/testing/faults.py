@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
 from numbasync.arguments import check_whole, is_one_of, shown
-from numbasync.backend import protocols
-from numbasync.device.device import Device, check_device
+from numbasync.backend.protocols import Graph, Pool, Queue, Stream, Work
+from numbasync.device.device import Device
 from numbasync.errors import (
     CallerError,
     DeviceLostError,
@@ -20,6 +20,7 @@ from numbasync.errors import (
     KernelError,
     OutOfDeviceMemoryError,
 )
+from numbasync.extending import check_device
 
 Fault: TypeAlias = Literal["allocation", "kernel", "device", "completion", "query"]
 """The kinds of faults that `inject` injects.
@@ -70,15 +71,15 @@ class Injected:
 class _Queue:
     """A submission's queue whose launches may fail."""
 
-    def __init__(self, queue: protocols.Queue, injected: Injected) -> None:
+    def __init__(self, queue: Queue, injected: Injected) -> None:
         self._queue = queue
         self._injected = injected
         self._error: KernelError | None = None
 
-    def launch(self, work: protocols.Work, args: list[Any]) -> None:
+    def launch(self, work: Work, args: list[Any]) -> None:
         self._begin(lambda: self._queue.launch(work, args))
 
-    def replay(self, graph: protocols.Graph) -> None:
+    def replay(self, graph: Graph) -> None:
         self._begin(lambda: self._queue.replay(graph))
 
     def _begin(self, work: Callable[[], None]) -> None:
@@ -166,7 +167,7 @@ def _on_streams(
     def only_here(original: Callable[..., Any]) -> Callable[..., Any]:
         replacement = make(original)
 
-        def method(self: protocols.Stream, *args: Any) -> Any:
+        def method(self: Stream, *args: Any) -> Any:
             return (replacement if self.device is backend else original)(self, *args)
 
         return method
@@ -178,7 +179,7 @@ def _on_streams(
 class _NoSpareBlocks:
     """A backend's pool that reuses nothing: every request is an `allocate`."""
 
-    def __init__(self, blocks: protocols.Pool) -> None:
+    def __init__(self, blocks: Pool) -> None:
         self._blocks = blocks
 
     def reuse(self, nbytes: int) -> None:
@@ -193,7 +194,7 @@ def _allocation(injected: Injected) -> Iterator[None]:
     refused: list[int] = []  # a refused caller retries once, after a collection
 
     def make(allocate: Callable[..., Any]) -> Callable[..., Any]:
-        def allocate_or_refuse(nbytes: int, stream: protocols.Stream) -> Any:
+        def allocate_or_refuse(nbytes: int, stream: Stream) -> Any:
             if refused and refused.pop() == nbytes:
                 raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
             if injected.now():
@@ -219,14 +220,12 @@ def _launches(injected: Injected) -> Iterator[None]:
     def make(open_: Callable[..., Any]) -> Callable[..., Any]:
         return lambda self: _Queue(open_(self), injected)
 
-    def launch_by_queue(
-        self: protocols.Stream, work: protocols.Work, args: list[Any], queue: Any
-    ) -> Any:
+    def launch_by_queue(self: Stream, work: Work, args: list[Any], queue: Any) -> Any:
         queue = queue or self.open()
         queue.launch(work, args)
         return queue
 
-    def replay_by_queue(self: protocols.Stream, graph: protocols.Graph, queue: Any) -> Any:
+    def replay_by_queue(self: Stream, graph: Graph, queue: Any) -> Any:
         queue = queue or self.open()
         queue.replay(graph)
         return queue
@@ -251,7 +250,7 @@ def _device(injected: Injected) -> Iterator[None]:
         return lambda self: not injected.lost and original(self)
 
     def raising(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: protocols.Stream) -> Any:
+        def call(self: Stream) -> Any:
             if injected.lost:
                 raise injected.lost
             return original(self)
@@ -285,7 +284,7 @@ def _completion(injected: Injected) -> Iterator[None]:
 @contextmanager
 def _query(injected: Injected) -> Iterator[None]:
     def make(completed: Callable[..., Any]) -> Callable[..., Any]:
-        def poll(self: protocols.Stream) -> int:
+        def poll(self: Stream) -> int:
             if injected.now():
                 raise DriverError("cuEventQuery", 999, "CUDA_ERROR_UNKNOWN", "an injected fault")
             passed: int = completed(self)

@@ -53,7 +53,9 @@ def _packages() -> None:
         else:
             _line(package, version or f"MISSING: pip install {package}")
     if (version := _version("numba-cuda-mlir")) is not None:
-        _line("numba-cuda-mlir", f"{version}, for programs; numba-cuda compiles their kernels")
+        setting = os.environ.get("NUMBASYNC_COMPILER") or "auto"
+        says = "compiles, for GPUs, the kernels that are written for it"
+        _line("numba-cuda-mlir", f"{version}, {says}; NUMBASYNC_COMPILER={setting}")
     for package in CUDA:
         _line(
             package,

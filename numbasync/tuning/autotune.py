@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, overload
 
 from numbasync.arguments import is_number, shown, with_type
-from numbasync.device.callsite import call_site
 from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError, LaunchError, OperationError
+from numbasync.extending import note_site
 from numbasync.launch.call import LaunchResult
 from numbasync.launch.launcher import Launcher
 from numbasync.ops.op import DeviceOp
@@ -73,7 +73,7 @@ class Autotuned(Public, Generic[P]):
                 index = choices.configurations.default
             if index is not None:
                 launch = choices.configurations.launch(index, values)
-                launch._site = call_site(1)
+                note_site(launch)
                 return launch
         return TunedLaunch(choices, values)
 

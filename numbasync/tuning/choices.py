@@ -17,10 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from numbasync import cache_folder
 from numbasync.device.device import Device
 from numbasync.fork import in_child
-from numbasync.launch.arguments import TYPED
 from numbasync.launch.launcher import Launcher
 from numbasync.memo import Memo
 from numbasync.ops.op import Steps
@@ -32,6 +33,7 @@ from numbasync.tuning.keys import Key, key_of
 from numbasync.tuning.measurements import KEPT, Measurements
 from numbasync.tuning.session import Rules, Session
 
+_NUMBERS = (int, float, complex, np.number, np.bool_)
 MOST_KNOWN = 4096  # kinds of calls whose choice is looked up, not computed; see `Memo`
 
 _all: weakref.WeakSet[Choices] = weakref.WeakSet()
@@ -155,7 +157,7 @@ def _quick_key(values: tuple[Any, ...]) -> tuple[Hashable, ...] | None:
         cls: Any = type(value)
         if cls is Tensor or cls is Partition:
             parts.append(value.fingerprint)
-        elif cls is int or cls in TYPED:
+        elif issubclass(cls, _NUMBERS):
             parts.append(cls)
         else:
             return None
@@ -171,7 +173,7 @@ def _described(device: Device) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "none"
-    # How driver calls are made changes while a process runs, and no kernel's time.
+    # How driver calls are made changes no kernel's time.
     versions |= {k: v for k, v in device.backend.versions.items() if k != "driver calls"}
     return {
         "device": device.name,

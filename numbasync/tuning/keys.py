@@ -10,8 +10,8 @@ import numpy as np
 from numbasync.arguments import as_items
 from numbasync.errors import LauncherError
 from numbasync.extending import describe
+from numbasync.launch.arguments import holds_arrays
 from numbasync.launch.launcher import Launcher
-from numbasync.launch.tuple_arguments import holds_arrays
 from numbasync.tensors.inout import InOut
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from numbasync.device.callsite import call_site
 from numbasync.errors import NotAGraphNodeError
-from numbasync.extending import Home
+from numbasync.extending import Home, note_site
 from numbasync.launch.call import Launch, LaunchResult
-from numbasync.launch.plan import DEFAULT
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tuning import settings
@@ -26,9 +24,9 @@ class TunedCall(DeviceOp[T]):
 
     def __init__(self, choices: Choices, values: tuple[Any, ...]) -> None:
         self._unused = False  # a refused call needs no warning
-        self._site = call_site(2)
+        note_site(self, 2)
         self._choices = choices
-        self._launch = Launch(choices.prototype, values, DEFAULT)
+        self._launch = Launch(choices.prototype, values)
         self._launch.consume()
         if self._launch.stream is not None:
             self.stream = self._launch.stream

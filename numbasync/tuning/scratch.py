@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from numbasync.device.stream import Stream
+from numbasync.launch.arguments import flat, replaced
 from numbasync.launch.launcher import Launcher
-from numbasync.launch.tuple_arguments import flat, replaced
 from numbasync.layout import Layout, span
 from numbasync.tensors.create import empty, from_host, memcpy
 from numbasync.tensors.partition import Partition

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.device.access import ordering
 from numbasync.device.device import Device
-from numbasync.device.ordering import ordering
 from numbasync.device.stream import Stream
 from numbasync.errors import (
     DriverError,
@@ -26,9 +26,8 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
     UnsupportedKernelError,
 )
+from numbasync.extending import Timed, unlocked
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.reentrancy import unlocked
-from numbasync.ops.timed import Timed
 from numbasync.tensors.create import empty, fill
 from numbasync.tensors.tensor import Tensor
 from numbasync.tuning import answers
@@ -51,7 +50,7 @@ def milliseconds(op: DeviceOp[Any], stream: Stream, flush: Tensor | None) -> flo
         flush: memory that is filled before, so that caches hold no operands, and the device is busy
             until the host has enqueued `op`.
     """
-    timed = Timed(op, stream.device)
+    timed = Timed(op)
     if flush is not None:
         fill(flush, 0).async_on(stream)
     timed.sync_on(stream)

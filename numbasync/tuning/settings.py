@@ -6,6 +6,8 @@ import os
 
 from numbasync.errors import CallerError
 
+__all__ = ["automatic", "requested", "use"]
+
 SWITCH = "NUMBASYNC_AUTOTUNE"
 
 
@@ -20,6 +22,7 @@ def _requested() -> bool | None:
     return bool(int(text)) if text else None
 
 
+# What NUMBASYNC_AUTOTUNE says; None: nothing.
 requested = _requested()
 # pytest sets the other variable, and the processes that a test starts inherit it.
 automatic = "PYTEST_CURRENT_TEST" not in os.environ if requested is None else requested

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,5 +145,43 @@ def test_counts(device: na.Device) -> None:
         array = abs(drawn.array)
         expected = np.bincount(array.reshape(-1).astype(np.int64), minlength=least)
         check(algorithms.bincount(array, least), expected)
+
+    check_one()
+
+
+@pytest.mark.full
+def test_segments(device: na.Device) -> None:
+    @settings(max_examples=30)
+    @given(views(["float32", "int16"]), st.lists(st.integers(0, MANY), max_size=9), st.booleans())
+    def check_one(drawn: Given, cuts: list[int], exclusive: bool) -> None:
+        array = drawn.array.reshape(-1)
+        offsets = np.array(sorted([0, len(array), *(c % (len(array) + 1) for c in cuts)]))
+        parts = [array[a:b] for a, b in pairwise(offsets)]
+        flat = drawn.tensor.dup().reshape(-1)
+        sums = np.array([p.sum() for p in parts], scanned("sum", array, 0).dtype)
+        check(algorithms.segmented_reduce(flat, offsets), sums)
+        running = [scanned("sum", p, 0) - (p if exclusive else 0) for p in parts]
+        flat = drawn.tensor.dup().reshape(-1)
+        expected = np.concatenate(running).astype(sums.dtype)
+        check(algorithms.segmented_scan(flat, offsets, exclusive=exclusive), expected)
+
+    check_one()
+
+
+@pytest.mark.full
+def test_rows_of_scores(device: na.Device) -> None:
+    @settings(max_examples=30)
+    @given(with_axis(["float32", "float64"], 1))
+    def check_one(drawn: Any) -> None:
+        (array, tensor), axis = drawn
+        wide = array.astype(np.float64)
+        logarithms = wide - wide.max(axis, keepdims=True)
+        logarithms -= np.log(np.exp(logarithms).sum(axis, keepdims=True))
+        check(algorithms.softmax(tensor, axis), np.exp(logarithms).astype(array.dtype))
+        check(algorithms.log_softmax(tensor, axis), logarithms.astype(array.dtype))
+        targets = np.asarray(array.argmax(axis))
+        picked = np.take_along_axis(logarithms, np.expand_dims(targets, axis), axis)
+        losses = -picked.squeeze(axis).astype(array.dtype)
+        check(algorithms.cross_entropy(tensor, targets, axis), losses)
 
     check_one()

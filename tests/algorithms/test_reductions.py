@@ -290,11 +290,12 @@ def test_no_races(device: na.Device) -> None:
             operator.states, operator.lift, operator.combine, operator.finish, block, True, True,
             operator.out,
         )  # fmt: skip
-        x = numbers((2, n, columns))
+        axis = 2 if columns == 1 else 1  # as the kernel sees rows of one column
+        x = numbers((2, 1, n) if columns == 1 else (2, n, columns))
         z = np.zeros((2, 1, columns), np.float32)
 
-        def expected(*args: Any, x: np.ndarray = x) -> Any:
-            return (x.sum(axis=1, keepdims=True),) * 3
+        def expected(*args: Any, x: np.ndarray = x, axis: int = axis) -> Any:
+            return (x.sum(axis=axis, keepdims=True),) * 3
 
         grid = -(-columns // block.columns) * -(-2 // block.rows)
         na.testing.check_kernel(

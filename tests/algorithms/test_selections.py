@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import numbasync as na
 from numbasync import algorithms
@@ -149,6 +150,42 @@ def test_no_graph_can_have_them(device: na.Device) -> None:
     x = put(np.arange(5))
     with pytest.raises(NotAGraphNodeError, match="unique awaits a number"):
         algorithms.unique(x).graph()
+
+
+@na.launcher
+@cuda.jit
+def double(z: na.KernelOutput, chosen: na.KernelInput) -> None:
+    i = cuda.grid(1)
+    if i < chosen.extent[0]:
+        z[i] = 2 * chosen.elements[i]
+
+
+def test_a_number_that_stays_on_the_device(device: na.Device) -> None:
+    x = put(np.arange(9))
+    mask = put(np.arange(9) % 2 == 0)
+
+    def doubled() -> na.DeviceOp[Any]:
+        chosen = algorithms.select(x, mask, on_device=True)
+        return na.zeros(9, np.int64).then(lambda z: double[1, 32](z, chosen))
+
+    chosen = doubled().sync().chosen
+    assert chosen.length().sync() == 5
+    assert host(chosen.trimmed()).tolist() == [0, 2, 4, 6, 8]
+    graph = doubled().graph()
+    z = graph.take_output().z
+    mask.copy_from(np.arange(9) < 2).sync()
+    graph.launch().sync()
+    assert host(z).tolist() == [0, 2] + [0] * 7
+
+
+@pytest.mark.full
+def test_distinct_elements_stay_on_the_device(device: na.Device) -> None:
+    x = mixed((3, 50), "float32")
+    for y in (x, x[:0]):
+        found = algorithms.unique(put(y), on_device=True).sync()
+        np.testing.assert_array_equal(host(found.trimmed()), np.unique(y))
+    with pytest.raises(CallerError, match="on_device of select"):
+        algorithms.select(x, x > 0, on_device=2)  # type: ignore[call-overload]
 
 
 @pytest.mark.full

@@ -11,7 +11,15 @@ import numbasync as na
 from numbasync import algorithms
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
-from numbasync.algorithms.sort_kernels import count_kernel, place_kernel, sort_kernel
+from numbasync.algorithms.sort_kernels import (
+    PASS_BINS,
+    PASS_THREADS,
+    SUM_BITS,
+    count_kernel,
+    pass_each,
+    place_kernel,
+    sort_kernel,
+)
 from numbasync.algorithms.top_kernels import digit_kernel, pick_digit, rank_kernel, take_kernel
 from numbasync.dtypes import of_name
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
@@ -187,25 +195,30 @@ def test_no_races(device: na.Device) -> None:
 
     na.testing.check_kernel(kernel, (z, z, x, x, 16, 40), expected, grid=1, block=THREADS)
     x = mixed((1, CHUNK + 5), "uint16")
-    counts = np.zeros((1, 256, 2), np.int32)
-    chunks = (x[0, :CHUNK], x[0, CHUNK:])
-    found = np.stack([np.bincount(c & 255, minlength=256) for c in chunks], 1)[None]
+    counts = np.zeros((1, 2, PASS_BINS), np.uint64)
+    found = np.stack([np.bincount(d, minlength=PASS_BINS) for d in (x[0] & 255, x[0] >> 8)])[None]
 
     def counted(*args: Any) -> Any:
-        return (found.astype(np.int32),)
+        return (found.astype(np.uint64),)
 
-    na.testing.check_kernel(
-        count_kernel(dtype, False), (counts, x, 0), counted, grid=2, block=THREADS
-    )
-    starts = (found.reshape(-1).cumsum() - found.reshape(-1)).reshape(1, -1, 1)
+    kernel = count_kernel(dtype, False, 2)
+    na.testing.check_kernel(kernel, (counts, x, 2), counted, grid=2, block=THREADS)
+    chunk = PASS_THREADS * pass_each(dtype)
+    x = mixed((1, chunk + 5), "uint16")
+    upto = [np.bincount(c & 255, minlength=PASS_BINS) for c in (x[0, :chunk], x[0])]
+    words = np.concatenate(upto).astype(np.uint64) + np.uint64(2 << SUM_BITS)
+    words[-1] += np.uint64(chunk - 5)  # places behind the end count as the largest digit
     z = np.zeros_like(x)
     by_byte = x[:, np.argsort(x[0] & 255, kind="stable")]
 
     def one_pass(*args: Any) -> Any:
-        return (by_byte,) * 2
+        return by_byte, by_byte, words, np.array([2, 0], np.uint64)
 
+    counts[0, 0] = upto[1]
+    scratch = np.zeros_like(words), np.zeros(2, np.uint64)
     kernel = place_kernel(dtype, False, "none")
-    na.testing.check_kernel(kernel, (z, z, x, x, starts, 0), one_pass, grid=2, block=THREADS)
+    args = (z, z, x, x, counts, *scratch, 0)
+    na.testing.check_kernel(kernel, args, one_pass, grid=2, block=PASS_THREADS)
 
 
 @pytest.mark.full

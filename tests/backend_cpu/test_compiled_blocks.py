@@ -10,7 +10,7 @@ import pytest
 from numba import cuda, float32, int64
 
 import numbasync as na
-from numbasync.backend.cpu.kernel import compiled, scheduling
+from numbasync.backend.cpu.kernel import compiled, printing, scheduling
 from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import (
@@ -121,6 +121,11 @@ def test_text_is_in_the_order_of_blocks(
     blocks = scheduling.SPREAD_THREADS // 128
     name_blocks[blocks, 128](na.zeros(1).sync()).sync()
     assert capsys.readouterr().out == "".join(f"block {i}\n" for i in range(blocks))
+
+    monkeypatch.setattr(printing, "has_places", lambda: True)
+    name_blocks[2, (2, 1)](na.zeros(1).sync()).sync()
+    said = (f"block ({i}, 0, 0), thread (1, 0, 0): block {i}\n" for i in range(2))
+    assert capsys.readouterr().out == "".join(said)
 
 
 def test_shared_memory_is_of_a_block() -> None:

@@ -17,6 +17,7 @@ from numbasync.backend.cpu.target import lower
 from numbasync.errors import OutOfBoundsError
 from tests.common import host
 
+pytestmark = pytest.mark.usefixtures("cpu")  # whichever device is tested
 N = 5003
 
 

@@ -87,7 +87,7 @@ class Kernel:
             ),
             "na.access": ctypes.PYFUNCTYPE(integer, integer, integer, place, wide)(self._access),
             # Its own: symbols are the process's, and compiled kernels print, too.
-            "turns.print": ctypes.PYFUNCTYPE(integer, place, place)(self._print),
+            "turns.print": ctypes.PYFUNCTYPE(integer, place, place, *[integer] * 6)(self._print),
         }
         return self.callbacks
 
@@ -95,7 +95,7 @@ class Kernel:
         self.accesses.append(access)
         return 0
 
-    def _print(self, form: int, values: int) -> int:
+    def _print(self, form: int, values: int, *place: int) -> int:
         self.printed.append(printing.formatted(form, values))
         return 0
 

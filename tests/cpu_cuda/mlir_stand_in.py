@@ -18,8 +18,8 @@ IS_INSTALLED = importlib.util.find_spec(PACKAGE) is not None
 class MLIRDispatcher:
     """What `jit` returns."""
 
-    def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
-        self.py_func, self.targetoptions = function, options
+    def __init__(self, function: FunctionType, targetoptions: dict[str, Any]) -> None:
+        self.py_func, self.targetoptions = function, targetoptions
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         raise AssertionError("the switch is off: its own launch")
@@ -43,6 +43,10 @@ def _jit(function: Any = None, **options: Any) -> Any:
     return lambda function: MLIRDispatcher(function, options)
 
 
+def _decorator(*of: Any, **options: Any) -> Any:
+    return lambda function: function
+
+
 def _module(name: str, **held: Any) -> ModuleType:
     made = ModuleType(name)
     vars(made).update(held)
@@ -52,7 +56,7 @@ def _module(name: str, **held: Any) -> ModuleType:
 def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The package, which can be imported until the test ends."""
     if IS_INSTALLED:
-        for name in ("cuda", "types"):
+        for name in ("cuda", "extending", "types"):
             importlib.import_module(f"{PACKAGE}.{name}")
         return importlib.import_module(PACKAGE)
     types = _module(f"{PACKAGE}.types", float32=_Named())
@@ -66,7 +70,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
         **{name: _Named() for name in names},
     )  # fmt: skip
     descriptor = _module(f"{PACKAGE}.descriptor", MLIRDispatcher=MLIRDispatcher)
-    package = _module(PACKAGE, cuda=cuda, types=types, descriptor=descriptor)
-    for made in (package, cuda, types, descriptor):
+    names = ("overload", "overload_attribute", "overload_method", "register_jitable")
+    extending = _module(f"{PACKAGE}.extending", **dict.fromkeys(names, _decorator))
+    package = _module(PACKAGE, cuda=cuda, types=types, descriptor=descriptor, extending=extending)
+    for made in (package, cuda, types, descriptor, extending):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     return package

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -12,19 +13,32 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.backend import compilers
 from numbasync.cpu_cuda import arrays
-from numbasync.errors import UnsupportedKernelError
+from numbasync.errors import CallerError, UnsupportedKernelError
 from numbasync.launch import mlir_kernels
+from numbasync.launch.coarsening import NotPlainError, plain_kernel
 from tests.cpu_cuda import mlir_stand_in
 
 STEP = 3
 
 
+@cuda.jit(device=True)
+def _add_step(x):
+    return x + STEP
+
+
+def _fill(z):
+    z[cuda.grid(1)] = _add_step(1)
+
+
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    mlir_kernels.counterparts.cache_clear()
+    for kept in (mlir_kernels.counterparts, compilers.chosen):
+        kept.cache_clear()
     yield mlir_stand_in.install(monkeypatch)
-    mlir_kernels.counterparts.cache_clear()
+    for kept in (mlir_kernels.counterparts, compilers.chosen):
+        kept.cache_clear()
 
 
 def _tensor(*values: float) -> na.Tensor:
@@ -83,6 +97,43 @@ def test_both_compilers_kernels_in_a_program(other: Any) -> None:
     assert mlir_kernels.as_numba_cuda(kernel) is mlir_kernels.as_numba_cuda(kernel)
 
 
+def test_its_inner_modules_and_functions(other: Any) -> None:
+    inner = ModuleType("numba_cuda_mlir.numba_cuda.libdevice")
+    assert mlir_kernels.meaning(inner) is importlib.import_module("numba.cuda.libdevice")
+    unknown = ModuleType("numba_cuda_mlir.numba_cuda.nowhere")
+    assert mlir_kernels.meaning(unknown) is unknown
+
+
+def test_the_compiler_of_a_kernel(other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = other.cuda
+
+    @theirs.jit
+    def scale(z):
+        i = theirs.grid(1)
+        if i < z.size:
+            z[i] *= 2
+
+    kernel = na.launcher(scale).kernel
+    assert compilers.own_kernel(kernel) is scale
+    assert compilers.own_kernel(cuda.jit(scale.py_func)) is None
+    with pytest.raises(NotPlainError, match="numba-cuda-mlir compiles it"):  # not coarsened
+        plain_kernel(kernel)
+    for value, own in ("auto", scale), ("numba-cuda", None):
+        monkeypatch.setenv(compilers.NAME, value)
+        compilers.chosen.cache_clear()
+        assert compilers.own_kernel(kernel) is own
+    monkeypatch.setenv(compilers.NAME, "numba-cuda-mlir")
+    compilers.chosen.cache_clear()
+    written = na.launcher(cuda.jit(_fill)).kernel
+    names = compilers.own_kernel(written).py_func.__globals__
+    assert names["cuda"] is theirs and names["STEP"] == STEP
+    assert type(names["_add_step"]) is type(scale)
+    monkeypatch.setenv(compilers.NAME, "nvcc")
+    compilers.chosen.cache_clear()
+    with pytest.raises(CallerError, match="NUMBASYNC_COMPILER is .nvcc.. Write numba-cuda or"):
+        compilers.own_kernel(kernel)
+
+
 def test_its_kernels_allocate_arrays(other: Any) -> None:
     @other.cuda.jit
     def smallest(z, a):
@@ -92,6 +143,37 @@ def test_its_kernels_allocate_arrays(other: Any) -> None:
     with na.cuda_on_cpu():
         smallest[1, 1](z, np.array([1.0, 7, 4]))
     assert z.tolist() == [4]
+
+
+def test_its_extensions_and_parameters(other: Any) -> None:
+    theirs, extending, float32 = other.cuda, other.extending, other.types.float32
+
+    registry = {"typing_registry": getattr(extending, "typing_registry", None)}
+
+    def last(array):
+        return array[-1]
+
+    with na.cuda_on_cpu():
+
+        @extending.register_jitable(**registry)
+        def triple(x):
+            return 3 * x
+
+        @extending.overload(last, **registry)
+        def choose(array):
+            return lambda array: array[array.size - 1]
+
+        @theirs.jit
+        def sums(z, *more):
+            held = theirs.shared_array(2, float32)
+            held[0] = triple(last(more[0])) + len(more)
+            z[0] = held[0]
+
+        x, z = np.arange(4, dtype=np.float32), np.zeros(1, np.float32)
+        sums[1, 1](z, x)
+        assert z[0] == 10
+        sums[1, 1](z, x, x)
+        assert z[0] == 11
 
 
 def test_a_name_that_numba_cuda_lacks_is_refused(other: Any) -> None:

@@ -85,8 +85,8 @@ SLEEPS = NO_GLANCE + (
     "host_callback._begun = True; host_callback._compile(); device.CudaDevice.spin_seconds = 0.0"
 )
 PATHS = {
-    "glances": ("word", "fast_calls.ready()"),
-    "no compiled calls": ("word", "fast_calls.begin = lambda: None"),
+    "glances": ("word", ""),
+    "without the core": ("word", "native.switch(False)"),
     "counter polling": ("word", LOOKS),
     "event polling": ("event", LOOKS),
     "native wake-up": ("word", SLEEPS),
@@ -103,7 +103,8 @@ def test_every_completion_path_passes_the_same_suite(
     env.pop("PYTHONWARNINGS")
     program = f"""
 import sys, pytest
-from numbasync.backend.cuda import device, fast_calls, host_callback, stream
+from numbasync import native
+from numbasync.backend.cuda import device, host_callback, stream
 {change}
 sys.exit(pytest.main([
     "-q", "-x", "-p", "numbasync.testing.plugin", "--device", "cuda",

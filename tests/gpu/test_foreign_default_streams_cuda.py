@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 from numba import cuda
 
@@ -24,6 +25,7 @@ from tests.gpu.stream_libraries import (
     numba_library,
     twice,
 )
+from tests.tensor_cores.test_storing import kernel as numbered_kernel
 
 pytestmark = [
     pytest.mark.cuda,
@@ -112,3 +114,22 @@ def test_a_stream_of_another_gpu_is_refused(device: na.Device) -> None:
         na.Stream.of(theirs, device)
     with pytest.raises(DeviceMismatchError, match="cpu:0"), na.use_device("cpu"):
         na.Stream.of(cuda.default_stream())
+
+
+@pytest.mark.cuda(min_cc=(9, 0))
+@pytest.mark.isolated
+async def test_tensor_maps_wait_for_no_default_stream(device: na.Device) -> None:
+    """The descriptor arrives beside other libraries' work, before the launch that needs it."""
+    numba_library(device)
+    out = await na.full((129, 72), -1, np.float16)
+    run = numbered_kernel(np.dtype(np.float16), 64, 1, 16)
+    await run[1, 64](na.tensor_map(out, (16, 64), 128), 0, 0)
+    views = [out[row:] for row in range(1, 33)]  # each has a descriptor of its own
+    stream = device.new_stream()
+
+    def launch_all() -> None:
+        for view in views:
+            run[1, 64](na.tensor_map(view, (16, 64), 128), 0, 0).sync_on(stream)
+
+    with Gate(na.Stream.of(cuda.default_stream())):
+        await asyncio.wait_for(asyncio.to_thread(launch_all), SECONDS)

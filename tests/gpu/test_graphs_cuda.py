@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.backend.cuda import fast_calls
+from numbasync import native
 from numbasync.backend.protocols import Command
 from numbasync.errors import DriverError, GraphUpdateError
 from numbasync.testing import Gate, counters, settle
@@ -218,14 +218,15 @@ def test_a_debug_kernels_nodes_cannot_be_changed(device: na.Device, stream: na.S
     assert (elements(z), elements(y)) == ([1] * 8, [0] * 8)
 
 
-def test_a_graph_without_compiled_calls(
-    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_without_the_core(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(8).sync()
     graph = add_one(z).graph_on(stream)
-    monkeypatch.setattr(fast_calls, "calls", lambda: None)
-    for _ in range(3):
-        graph.launch().sync()
+    native.switch(False)
+    try:
+        for _ in range(3):
+            graph.launch().sync()
+    finally:
+        native.switch(True)
     assert elements(z) == [3] * 8
 
 

@@ -26,6 +26,11 @@ def pixels(*shape: int) -> np.ndarray[Any, Any]:
     return of(*shape, dtype="uint8")
 
 
+COLOURS = (
+    image.rgb_to_hsv, image.hsv_to_rgb, image.rgb_to_ycbcr, image.ycbcr_to_rgb, image.rgb_to_lab,
+    image.lab_to_rgb,
+)  # fmt: skip
+
 # Arguments that fit; the first is the output.
 FITTING: dict[na.Launcher, tuple[Any, ...]] = {
     nn.gelu: (of(8), of(8)),
@@ -36,6 +41,7 @@ FITTING: dict[na.Launcher, tuple[Any, ...]] = {
     nn.embedding: (of(1, 3, 4), marks(1, 3), marks(1, 3), of(5, 4), of(8, 4), of(2, 4)),
     nn.attention: (of(1, 2, 8), of(1, 2, 8), of(1, 3, 8), of(1, 3, 8), marks(1, 3), 2),
     image.grey: (pixels(4, 5), pixels(4, 5, 3)),
+    **dict.fromkeys(COLOURS, (of(4, 5, 3), of(4, 5, 3))),
     image.gaussian_blur: (of(4, 5), pixels(4, 5), of(7)),
     image.sobel: (of(4, 5), of(4, 5)),
     image.histogram: (marks(256), pixels(9)),
@@ -57,7 +63,7 @@ FITTING: dict[na.Launcher, tuple[Any, ...]] = {
 OF_ANY_REAL_DTYPE = {
     (image.gaussian_blur, "levels"), (image.normalise, "picture"), (image.remap, "levels"),
     (image.resize_bilinear, "levels"), (image.resize_bicubic, "levels"),
-    (image.resize_area, "levels"),
+    (image.resize_area, "levels"), *((kernel, "picture") for kernel in COLOURS),
 }  # fmt: skip
 
 

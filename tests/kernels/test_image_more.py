@@ -155,3 +155,24 @@ def test_references_of_windows_are_scipys() -> None:
             image.remap_reference(levels, ys, xs, border, 0),
             ndimage.map_coordinates(levels, [ys, xs], order=1, mode=mode), rtol=1e-9,
         )  # fmt: skip
+
+
+def test_colours_there_and_back(device: na.Device) -> None:
+    rng = np.random.default_rng(3)
+    colours = np.concatenate([rng.uniform(0, 1, (17, 37, 3)), rng.integers(0, 3, (9, 37, 3)) / 2])
+    rgb = colours.astype(np.float32)
+    for space, there, back in (("hsv", 3, 24), ("ycbcr", 6, 8), ("lab", 8000, 1500)):
+        to, of = getattr(image, f"rgb_to_{space}"), getattr(image, f"{space}_to_rgb")
+        made, again = na.zeros(rgb.shape).sync(), na.zeros(rgb.shape).sync()
+        to(made, rgb).sync()
+        want = getattr(image, f"rgb_to_{space}_reference")(rgb)
+        assert np.abs(host(made) - want).max() <= there * U
+        of(again, made).sync()
+        want = getattr(image, f"{space}_to_rgb_reference")(host(made))
+        assert np.abs(host(again) - want).max() <= back * U
+        assert np.abs(want - rgb).max() <= (1e-3 if space == "lab" else 1e-5)
+
+
+def test_a_picture_has_three_colours() -> None:
+    with pytest.raises(LaunchError, match=r"picture.shape\[2\] == 3"):
+        image.rgb_to_hsv(na.zeros((2, 2, 4)), np.zeros((2, 2, 4), np.float32)).sync()

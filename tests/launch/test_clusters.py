@@ -11,7 +11,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import LauncherError, LaunchError
-from numbasync.launch.clusters import check_grid
+from numbasync.launch.grid import check_grid
 from numbasync.launch.launcher import Launcher
 
 LIMITS = na.devices("cpu")[0].limits

@@ -42,15 +42,19 @@ TESTS = [
 
 BUILD = """
 import sys
+from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Distribution, Extension
+import core_table
 
 work, *flags = sys.argv[1:]
+Path(work).mkdir(exist_ok=True)
+Path(work, core_table.NAME).write_text(core_table.table(Path("numbasync")))
 extension = Extension(
     "numbasync._core", ["numbasync/_core.pyx"], extra_compile_args=flags,
     extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
 )
-modules = cythonize([extension], build_dir=work, quiet=True)
+modules = cythonize([extension], build_dir=work, include_path=[work], quiet=True)
 command = Distribution({"name": "numbasync", "ext_modules": modules}).get_command_obj("build_ext")
 command.build_lib = command.build_temp = work
 command.ensure_finalized()
@@ -111,7 +115,7 @@ def copy_of_checkout(folder: Path) -> None:
     ignored = shutil.ignore_patterns("_core.*.so", "__pycache__")
     for name in ("numbasync", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in ("pyproject.toml", "kernels", "examples"):
+    for name in ("pyproject.toml", "core_table.py", "kernels", "examples"):
         (folder / name).symlink_to(ROOT / name)
 
 

@@ -40,7 +40,9 @@ def test_equal_sources_are_compiled_once(
         module.write_text(source.read_text() + part.read_text())
         return module
 
+    tables = ["x"]
     monkeypatch.setattr(hook, "compiled", compiled)
+    monkeypatch.setattr(hook, "_table", lambda source: tables[-1])
     source.write_text("a")
     part.write_text("b")
     texts = [hook.compile_once(source, build).read_text() for _ in range(2)]
@@ -48,6 +50,30 @@ def test_equal_sources_are_compiled_once(
     texts.append(hook.compile_once(source, build).read_text())
     monkeypatch.setenv("CFLAGS", "-O1")
     texts.append(hook.compile_once(source, build).read_text())
-    assert texts == ["ab", "ab", "ac", "ac"]
-    assert len(builds) == 3
+    tables.append("y")  # a class has other slots
+    texts.append(hook.compile_once(source, build).read_text())
+    assert texts == ["ab", "ab", "ac", "ac", "ac"]
+    assert len(builds) == 4
     assert all(path.name.startswith("core-") for path in build.iterdir())  # nothing half-made
+
+
+def test_the_table_of_slots_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the slots that the core's sources name, also of bases and of dataclasses."""
+    import core_table
+
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "part.pxi").write_text("get(a, A__x), get(a, A_y), get(b, B_n), isa(a, A)")
+    (tmp_path / "parts.py").write_text(
+        "MOST = 2**4\n"
+        "class Base:\n    __slots__ = ('_x',)\n"
+        "@known\nclass A(Base):\n    __slots__ = ('y', 'z')\n"
+        "@known\n@dataclass(slots=True)\nclass B:\n    n: int\n    m: int\n"
+    )
+    monkeypatch.setattr(core_table, "CONSTANTS", {"parts.py": ("MOST",)})
+    text = core_table.table(tmp_path)
+    enumerators = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    assert enumerators[:7] == ["A", "B", "CLASSES", "A__x", "A_y", "B_n", "PLACES"]
+    assert "'A': ('_x', 'y')," in enumerators and "MOST = 16" in enumerators
+    monkeypatch.setattr(core_table, "CONSTANTS", {"parts.py": ("LEAST",)})
+    with pytest.raises(KeyError, match="LEAST is not in its module"):
+        core_table.table(tmp_path)

@@ -20,7 +20,7 @@ from numbasync.errors import (
     OperationError,
     StateError,
 )
-from numbasync.ops import submit
+from numbasync.ops import future as futures
 from numbasync.ops.future import DeviceFuture
 from numbasync.ops.reentrancy import OneShotEvent
 from tests.common import add_one, waited
@@ -49,21 +49,21 @@ class Lock:
         self.calls = list(calls)
 
     def __enter__(self) -> None:
-        submit.starting.acquire()
+        futures.starting.acquire()
         if self.calls:
             self.calls.pop(0)()
 
     def __exit__(self, *error: object) -> None:
-        submit.starting.release()
+        futures.starting.release()
 
 
 def with_lock(lock: Lock, future: Any) -> Any:
     """The value of a future, awaited with that lock in the core."""
-    native.core.know_futures(DeviceFuture, submit.State, lock)
+    native.core.know_futures(DeviceFuture, futures.State, lock)
     try:
         return na.run(waited(future))
     finally:
-        native.core.know_futures(DeviceFuture, submit.State, submit.starting)
+        native.core.know_futures(DeviceFuture, futures.State, futures.starting)
 
 
 def test_a_future_that_another_thread_starts_runs_once(stream: na.Stream, z: na.Tensor) -> None:

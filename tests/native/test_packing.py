@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import numbasync as na
 from numbasync import native
-from tests.native.null_device import array_format, launches, layout_of, null_device
+from tests.native.null_device import CudaArray, array_format, launches, layout_of, null_device
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 CODES = "?bBhHiIqQefd"
@@ -107,6 +107,27 @@ def test_arrays_of_every_rank_and_constants_are_packed(null: na.Device) -> None:
         for (code, offset), of, value in zip(layout.parts, codes, wanted, strict=True):
             packed = value if code == "s" else struct.pack(code, value) if code else b""
             assert buffer[offset : offset + struct.calcsize(of)][: len(packed)] == packed
+
+
+def test_arrays_are_packed_for_the_other_compiler(null: na.Device) -> None:
+    whole = np.zeros((6, 4, 8), np.float32)
+    arrays = [
+        whole,
+        whole[::-2, 1:, ::3],
+        whole[0, 0],
+        whole[1, 2, 3, ...],
+        np.zeros((0, 3), np.int8),
+    ]
+    parts = list[tuple[str, int]]()
+    wanted = b""
+    for a in arrays:
+        parts.append(("m", len(wanted)))
+        address, strides = a.ctypes.data, (s // a.itemsize for s in a.strides)
+        fields = (address, address, 0, *a.shape, *strides)
+        wanted += struct.pack(f"{len(fields)}q", *fields)
+    record = native.core.LaunchRecord(1, (1, 1, 1), (1, 1, 1), 0, 2, len(wanted), parts, ())
+    assert record.run([CudaArray(a) for a in arrays]) == 0
+    assert launches()[-1].arguments == wanted
 
 
 def test_records_refuse_what_they_have_no_room_for(null: na.Device) -> None:

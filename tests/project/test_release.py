@@ -132,7 +132,7 @@ def test_a_source_distribution_suffices_to_build_and_test(hook: ModuleType) -> N
     from hatchling.builders.sdist import SdistBuilder
 
     paths = {file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}
-    assert {"hatch_build.py", "LICENSE", "README.md", "CHANGELOG.md"} <= paths
+    assert {"hatch_build.py", "core_table.py", "LICENSE", "README.md", "CHANGELOG.md"} <= paths
     assert {"numbasync/_core.pyx", "numbasync/core/slots.pxi", "tests/conftest.py",
             "benchmarks/__main__.py"} <= paths  # fmt: skip
     assert not any(path.startswith((".ci/", ".github/")) or path.endswith(".so") for path in paths)

@@ -39,9 +39,7 @@ def test_doctor_names_the_other_compiler(
     has = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda p: "0.6" if p == "numba-cuda-mlir" else has(p))
     cli.main(["doctor", "--device", "cpu"])
-    assert (
-        "numba-cuda-mlir        0.6, for programs; numba-cuda compiles" in capsys.readouterr().out
-    )
+    assert "numba-cuda-mlir        0.6, compiles, for GPUs" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(bool(na.devices("cuda")), reason="there is a CUDA device here")

@@ -1,4 +1,4 @@
-"""Pictures: of another size or shape, to grey, blurred; edges, extremes, medians; levels equalised.
+"""Pictures: of another size, shape or colour, blurred; edges, extremes, medians; levels equalised.
 
 Every kernel takes rows on CUDA's y axis and columns on x, so that neighbouring threads
 touch neighbouring pixels.
@@ -12,6 +12,18 @@ from numbasync_kernels.image.clahe import clahe as clahe
 from numbasync_kernels.image.clahe import clahe_reference as clahe_reference
 from numbasync_kernels.image.clahe import clahe_tables as clahe_tables
 from numbasync_kernels.image.clahe import clahe_tables_reference as clahe_tables_reference
+from numbasync_kernels.image.colour import hsv_to_rgb as hsv_to_rgb
+from numbasync_kernels.image.colour import hsv_to_rgb_reference as hsv_to_rgb_reference
+from numbasync_kernels.image.colour import lab_to_rgb as lab_to_rgb
+from numbasync_kernels.image.colour import lab_to_rgb_reference as lab_to_rgb_reference
+from numbasync_kernels.image.colour import rgb_to_hsv as rgb_to_hsv
+from numbasync_kernels.image.colour import rgb_to_hsv_reference as rgb_to_hsv_reference
+from numbasync_kernels.image.colour import rgb_to_lab as rgb_to_lab
+from numbasync_kernels.image.colour import rgb_to_lab_reference as rgb_to_lab_reference
+from numbasync_kernels.image.colour import rgb_to_ycbcr as rgb_to_ycbcr
+from numbasync_kernels.image.colour import rgb_to_ycbcr_reference as rgb_to_ycbcr_reference
+from numbasync_kernels.image.colour import ycbcr_to_rgb as ycbcr_to_rgb
+from numbasync_kernels.image.colour import ycbcr_to_rgb_reference as ycbcr_to_rgb_reference
 from numbasync_kernels.image.equalise import equalisation_table as equalisation_table
 from numbasync_kernels.image.equalise import (
     equalisation_table_reference as equalisation_table_reference,

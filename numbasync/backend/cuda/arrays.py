@@ -1,7 +1,7 @@
-"""Arrays of a GPU, as kernels take them: Numba's parameters for an array, as numbers and bytes.
+"""Arrays of a GPU, as kernels take them: the parameters for an array, as numbers and bytes.
 
-Numba passes every array as separate parameters: two unused pointers, element count, element size,
-address, extents, strides.
+numba-cuda passes every array as separate parameters: two unused pointers, element count, element
+size, address, extents, strides. numba-cuda-mlir passes a memref; see `CudaArray.memref`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend.cuda.compiled_kernel import AS_NUMBA_CUDA
 from numbasync.backend.cuda.driver import cu
 from numbasync.backend.pitched_rows import NARROWEST, NO_ROWS, Rows, rows
 from numbasync.backend.protocols import ArrayKey
@@ -20,7 +21,7 @@ from numbasync.native import known
 
 @known
 class CudaArray:
-    """An array of one GPU: its address, and Numba's parameters for it, as numbers and bytes."""
+    """An array of one GPU: its address, and its parameters for numba-cuda, as numbers and bytes."""
 
     packed: bytes
 
@@ -46,8 +47,16 @@ class CudaArray:
         # `packed` is computed on first use: most launches need it, arrays only copied never do.
         if name != "packed":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.packed = struct.pack(array_format(len(self.shape)), *self.fields)
+        self.packed = struct.pack(AS_NUMBA_CUDA.array_format(len(self.shape)), *self.fields)
         return self.packed
+
+    @property
+    def memref(self) -> tuple[int, ...]:
+        """numba-cuda-mlir's parameters: the address twice, no offset, extents, and strides in
+        elements.
+        """
+        step = self.dtype.itemsize
+        return (self.address, self.address, 0, *self.shape, *(s // step for s in self.strides))
 
     @property
     def pointer(self) -> Any:
@@ -104,8 +113,3 @@ class HostArray(CudaArray):
     @property
     def rows(self) -> Rows:
         return NO_ROWS
-
-
-def array_format(ndim: int) -> str:
-    """Numba's parameters for an array of rank `ndim`, as a `struct` format."""
-    return "QQqqQ" + "qq" * ndim

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from numbasync.backend.cuda import fast_calls
 from numbasync.backend.cuda.driver import cu, fail
 
 PAGE_BYTES = 4096
@@ -139,16 +138,9 @@ class CounterCompletion:
         self._view, self._index = word.place
         self._address = word.device_address
         self.addresses = word.address, int(word.device_address)
-        self._numbers = int(handle), int(word.device_address)
         self._passed = 0
 
     def write(self, sequence: int) -> None:
-        calls = fast_calls.calls()
-        if calls is not None:
-            status = calls.write_word(*self._numbers, sequence)
-            if status:
-                fail(cu.CUresult(status), "cuStreamWriteValue32")
-            return
         (result,) = cu.cuStreamWriteValue32(self._handle, self._address, sequence & _MASK, 0)
         if result:
             fail(result, "cuStreamWriteValue32")

@@ -20,7 +20,6 @@ from cuda.core import StreamOptions
 from numbasync.backend.borrowed import Borrowed
 from numbasync.backend.cuda import (
     array_exchange,
-    fast_calls,
     host_callback,
     kernels,
     launch_records,
@@ -62,6 +61,7 @@ from numbasync.backend.protocols import (
 )
 from numbasync.errors import CallerError
 from numbasync.memo import Memo
+from numbasync.native import core
 
 QUIET_SECONDS = 0.02
 MOST_KNOWN = 256  # arrays in page-locked memory, of one kind
@@ -135,7 +135,6 @@ class CudaDevice:
         self.dropped: list[ForeignCudaStream] = []
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
-        fast_calls.begin()
         launch_records.connect()
 
     def cupti(self) -> Any | None:
@@ -145,8 +144,7 @@ class CudaDevice:
     def versions(self) -> dict[str, str]:
         result, number = cu.cuDriverGetVersion()
         supports = "unknown" if result else f"{number // 1000}.{number % 1000 // 10}"
-        why_not = fast_calls.ready()
-        calls = f"by cuda.bindings: {why_not}" if why_not else "compiled"
+        calls = "compiled" if core is not None and core.is_on() else "by cuda.bindings"
         return {
             "driver": driver_version(), "driver supports CUDA": supports, "driver calls": calls
         }  # fmt: skip
@@ -200,7 +198,9 @@ class CudaDevice:
 
     @cached_property
     def idle_stream(self) -> Any:
-        """A stream that never runs work, for freeing memory."""
+        """A stream for freeing memory, at once: what little runs on it is waited for where it is
+        enqueued.
+        """
         enter(self)
         self._idle = self.core.create_stream()
         return self._idle.handle
@@ -329,7 +329,6 @@ class CudaDevice:
             fail(result, "cuCtxSynchronize")
 
     def warm_up(self) -> None:
-        fast_calls.ready()
         host_callback.ready()
 
     def quiesce(self) -> None:

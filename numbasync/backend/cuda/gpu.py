@@ -103,7 +103,7 @@ class Replayed(Protocol):
 
     Attributes:
         checks: the exception readers of its `debug=True` kernels, examined behind each launch.
-        number: the handle of the executable graph, for compiled calls.
+        number: the handle of the executable graph, for the core.
     """
 
     @property

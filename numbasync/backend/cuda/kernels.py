@@ -1,9 +1,9 @@
-"""Numba kernels on a GPU: typing, compiling, and the packed argument buffer.
+"""Kernels on a GPU: typing, compiling by either compiler, and the packed argument buffer.
 
-Numba passes every array as separate parameters: two unused pointers, element count, element
-size, address, extents, strides. That is a private convention of Numba, and only this module
-knows it. Each compiled kernel's real parameters are compared with the convention, offset by
-offset; a kernel that does not fit, or has arguments of other types, is launched by Numba itself.
+Both compilers pass every array as separate parameters; see `CudaArray` and `compiled_kernel`. Those
+are private conventions. Each compiled kernel's real parameters are compared with the convention,
+offset by offset; a kernel that does not fit, or has arguments of other types, is launched by Numba
+itself.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from numba.cuda import types
 
 from numbasync import dtypes
 from numbasync.arguments import shown
+from numbasync.backend import numba_cuda_arrays
 from numbasync.backend.bfloat16_type import register
-from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.cuda.arrays import CudaArray, OrderedView, array_format
-from numbasync.backend.cuda.checked_cache import check_cache
-from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
+from numbasync.backend.cuda import mlir_compiler, numba_cuda_compiler
+from numbasync.backend.cuda.compiled_kernel import CompiledKernel, Passing
+from numbasync.backend.cuda.debug_exceptions import Found
 from numbasync.backend.cuda.driver import cu, enter, fail
-from numbasync.backend.cuda.module_cleanup import leave_modules_to_the_driver
 from numbasync.backend.cuda.resources import assembly_of, use_of
 from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
-from numbasync.backend.declared_signatures import refuse_in_tuples, resolved, type_of
+from numbasync.backend.declared_signatures import refuse_in_tuples, type_of
 from numbasync.backend.executables import Language, Resources
 from numbasync.backend.protocols import Dim3, counters
-from numbasync.errors import DTypeError, KernelError, NumbasyncError
+from numbasync.errors import DTypeError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled
@@ -46,21 +45,6 @@ _PACK = {
 _SCALARS: dict[type, Any] = {
     float: types.float64, bool: types.boolean, complex: types.complex128, type(None): types.none,
 }  # fmt: skip
-
-
-class _Unused:
-    """None for Numba's own launch, which does not know it: the pointer that stands for it there."""
-
-    @staticmethod
-    def prepare_args(numba_type: Any, value: Any, **_: Any) -> tuple[Any, Any]:
-        return (types.uint64, 0) if numba_type == types.none else (numba_type, value)
-
-
-def _for_numba(argument: Any) -> Any:
-    if isinstance(argument, tuple) and any(isinstance(a, CudaArray | tuple) for a in argument):
-        members = tuple(map(_for_numba, argument))
-        return type(argument)(*members) if hasattr(argument, "_fields") else members
-    return OrderedView(argument) if isinstance(argument, CudaArray) else argument
 
 
 def scalar_type(value: object) -> Any:
@@ -84,40 +68,20 @@ def scalar_type(value: object) -> Any:
 def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
+    numba_cuda_arrays.load()
     register()
     actual = tuple(type_of(k) for k in keys)
     refuse_in_tuples(actual)
-    converted = with_unsigned_indices(dispatcher)
-    executable = None
+    name = dispatcher.py_func.__name__
+    compiled: CompiledKernel | None = mlir_compiler.compiled(dispatcher, actual)
+    converted = None if compiled is not None else with_unsigned_indices(dispatcher)
     if converted is not None:
         with contextlib.suppress(Exception):  # the kernel as written gives the error, if it is one
-            executable = _compiled(device, converted, actual)
-    if executable is None:
-        executable = _compiled(device, dispatcher, actual)
-    counters.compiles += not executable.from_disk
-    return executable
-
-
-def _compiled(device: Gpu, dispatcher: Any, actual: tuple[Any, ...]) -> CudaExecutable:
-    name = dispatcher.py_func.__name__
-    check_cache(dispatcher)
-    try:
-        loaded = _loaded(dispatcher, actual)
-        compiled = _overload(dispatcher, actual)
-        compiled.bind()
-        return CudaExecutable(device, compiled, name, _loaded(dispatcher, actual) > loaded)
-    except NumbasyncError:
-        raise
-    except Exception as error:
-        if dispatcher._can_compile:  # Numba keeps a kernel that could not be linked
-            dispatcher.overloads.pop(actual, None)
-        raise compile_error(dispatcher.py_func, actual, error) from error
-
-
-def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
-    """How often Numba has loaded this variant from the kernel's disk cache (`cache=True`)."""
-    hits: int = dispatcher.stats.cache_hits[actual]
-    return hits
+            compiled = numba_cuda_compiler.compiled(device, converted, actual)
+    if compiled is None:
+        compiled = numba_cuda_compiler.compiled(device, dispatcher, actual)
+    counters.compiles += not compiled.from_disk
+    return CudaExecutable(device, compiled, name)
 
 
 def _bits(value: Any, name: str) -> int:
@@ -140,35 +104,19 @@ def _is_device_address(numba_type: Any) -> bool:
     return getattr(numba_type, "is_device_address", False)
 
 
-def _handle_format(numba_type: Any) -> str:
-    return "Q" if _is_device_address(numba_type) else array_format(numba_type.ndim)
-
-
-def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
-    """Numba's compiled kernel; with declared signatures, the variant of the one that fits."""
-    if dispatcher._can_compile:
-        try:
-            return dispatcher.compile(actual)
-        except RuntimeError as error:
-            if "linking files" not in str(error):
-                raise
-            # Numba does not keep a kernel on disk that is linked with functions of other sources,
-            # as those of `dtypes.EXTENSIONS` are. The next process compiles it again.
-            return type(dispatcher)(dispatcher.py_func, dispatcher.targetoptions).compile(actual)
-    return dispatcher.overloads[resolved(dispatcher, actual)]
+def _handle_format(numba_type: Any, passes: Passing) -> str:
+    return "Q" if _is_device_address(numba_type) else passes.array_format(numba_type.ndim)
 
 
 class BufferLayout(NamedTuple):
     """The argument buffer of a launch.
 
     Attributes:
-        format: of `struct`, with each array as one field of bytes.
-        parts: for each argument its `struct` code, "s" for an array, or "" for one of None, and its
-            offset.
+        parts: for each argument its `struct` code, "s" or "m" for an array (`Passing.array`), or
+            "" for one of None, and its offset.
         nbytes: of the buffer.
     """
 
-    format: str
     parts: list[tuple[str, int]]
     nbytes: int
 
@@ -177,51 +125,44 @@ class CudaExecutable:
     """A kernel of one GPU, ready to be launched.
 
     Attributes:
-        numba: Numba's compiled kernel.
-        from_disk: the kernel was loaded from Numba's disk cache, not compiled.
+        from_disk: the kernel was loaded from a disk cache, not compiled.
         packed: launches use one argument buffer; else Numba launches, for the reason `why_not`.
     """
 
-    def __init__(self, device: Gpu, compiled: Any, name: str, from_disk: bool = False) -> None:
-        self.numba = compiled
-        self.from_disk = from_disk
-        self._name = name  # a kernel from a disk cache has lost its name
+    def __init__(self, device: Gpu, compiled: CompiledKernel, name: str) -> None:
+        self.from_disk = compiled.from_disk
+        self._compiled = compiled
         self._device = device
-        function = compiled._codelibrary.get_cufunc()
-        leave_modules_to_the_driver(device.ordinal)
-        self._core = function.kernel
-        self.max_threads_per_block = int(function.attrs.maxthreads)
-        self.static_shared_bytes = int(function.attrs.shared)
+        self._core = compiled.kernel
+        attributes = self._core.attributes
+        self.max_threads_per_block = int(attributes.max_threads_per_block)
+        self.static_shared_bytes = int(attributes.shared_size_bytes)
         result, self._function = cu.cuKernelGetFunction(self._core.handle)
         if result:
             fail(result, "cuKernelGetFunction")
         self.why_not = self._plan()
         self.packed = not self.why_not
-        if self.why_not and _Unused not in compiled.extensions:
-            compiled.extensions = [_Unused, *compiled.extensions]
         unknown = [_EXTENSIONS[t] for t in compiled.argument_types if t in _EXTENSIONS]
         if self.why_not and unknown:
             raise DTypeError(
                 f"kernel {name}: {self.why_not}, which cannot pass a number of {unknown[0]}.\n"
                 "Pass np.float32(x), or an array of one element."
             )
+        if self.why_not:
+            compiled.expect_own_launches()
         self._buffers: list[tuple[bytearray, Any, int]] = []
-        # Numba's own launch also checks a debug kernel's exceptions, but it does not wait for a
-        # non-blocking stream, and therefore sees them only by chance.
-        self._report = ExceptionReport(device, compiled, function, name) if compiled.debug else None
 
     engine = why = ""
 
     @property
     def argument_types(self) -> Sequence[object]:
-        types_of_arguments: tuple[object, ...] = self.numba.argument_types
-        return types_of_arguments
+        return self._compiled.argument_types
 
     def resources(self, block: Dim3, shared_bytes: int) -> Resources:
-        return use_of(self._device, self.numba, self._core, block, shared_bytes)
+        return use_of(self._device, self._compiled, block, shared_bytes)
 
     def assembly(self, language: Language) -> str:
-        return assembly_of(self._device, self.numba, language)
+        return assembly_of(self._device, self._compiled, language)
 
     def suggested_threads(self) -> int:
         return self._suggested
@@ -259,15 +200,13 @@ class CudaExecutable:
 
     def _plan(self) -> str:
         """Lay out the argument buffer. Returns why it cannot be used, or an empty string."""
-        if self.numba.cooperative:
-            return "cooperative kernels are launched by Numba"
-        if any(e is not _Unused for e in self.numba.extensions):
-            return "the kernel has argument extensions"
-        codes = ["@"]
+        if self._compiled.why_not_packed:
+            return self._compiled.why_not_packed
+        codes, passes = ["@"], self._compiled.passes
         fields = []
-        for i, numba_type in enumerate(self.numba.argument_types):
+        for i, numba_type in enumerate(self.argument_types):
             array = _is_handle(numba_type)
-            code = _handle_format(numba_type) if array else _PACK.get(_plain(numba_type))
+            code = _handle_format(numba_type, passes) if array else _PACK.get(_plain(numba_type))
             if numba_type == types.none:  # passed by Numba as an unused pointer
                 codes.append("Q")
                 fields.append("0")
@@ -280,7 +219,7 @@ class CudaExecutable:
                 return f"arguments of type {numba_type} are packed by Numba"
             codes.append(code)
             if array:
-                fields.append(f"*a[{i}].fields")
+                fields.append(f"*a[{i}].{passes.array_fields}")
             elif numba_type in _EXTENSIONS:
                 fields.append(f"bits(a[{i}], {_EXTENSIONS[numba_type]!r})")
             elif isinstance(numba_type, types.Complex):
@@ -294,7 +233,7 @@ class CudaExecutable:
             expected.append((struct.calcsize(packed_as[:i]) - size, size))
         actual = [(int(p.offset), int(p.size)) for p in self._core.arguments_info]
         if actual != expected:
-            return f"Numba's parameters are at {actual}, not at {expected}"
+            return f"the kernel's parameters are at {actual}, not at {expected}"
         self._struct = struct.Struct(packed_as)
         # One expression for this kernel's arguments: a loop over them costs four times more.
         flatten = f"lambda a: ({', '.join(fields)}{',' if fields else ''})"
@@ -304,23 +243,22 @@ class CudaExecutable:
     @cached_property
     def buffer_layout(self) -> BufferLayout | None:
         """The argument buffer of a record; None if launches cannot use one."""
-        if not self.packed or self._report is not None:
+        if not self.packed or self._compiled.report is not None:
             return None
-        codes, parts, offset = ["="], list[tuple[str, int]](), 0
-        for numba_type in self.numba.argument_types:
+        parts, offset = list[tuple[str, int]](), 0
+        passes = self._compiled.passes
+        for numba_type in self.argument_types:
             if numba_type in _EXTENSIONS or isinstance(numba_type, types.Complex | types.Record):
                 return None
             array, unused = _is_handle(numba_type), numba_type == types.none
             code = "Q"  # of a pointer, which is not used
             if not unused:
-                code = _handle_format(numba_type) if array else _PACK[_plain(numba_type)]
+                code = _handle_format(numba_type, passes) if array else _PACK[_plain(numba_type)]
             size = struct.calcsize(code)
             gap = -offset % (8 if array else size)
-            field = f"{size}x" if unused else f"{size}s" if array else code
-            codes.append(f"{gap}x{field}")
-            parts.append(("" if unused else "s" if array else code, offset + gap))
+            parts.append(("" if unused else passes.array if array else code, offset + gap))
             offset += gap + size
-        return BufferLayout("".join(codes), parts, offset)
+        return BufferLayout(parts, offset)
 
     @property
     def function(self) -> int:
@@ -347,8 +285,8 @@ class CudaExecutable:
         self, stream: Handled, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
     ) -> Found | None:
         """Launch the kernel. For a debug kernel, returns the reader of its exception."""
-        if self._report is not None:
-            return self._report.around(
+        if self._compiled.report is not None:
+            return self._compiled.report.around(
                 stream, lambda: self._launch(stream, grid, block, shared_bytes, args)
             )
         self._launch(stream, grid, block, shared_bytes, args)
@@ -358,17 +296,18 @@ class CudaExecutable:
         self, stream: Handled, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
     ) -> None:
         if not self.packed:
-            values = [_for_numba(a) for a in args]
-            try:
-                self.numba.launch(values, grid, block, stream.native, shared_bytes)
-            except Exception as error:
-                # A debug kernel that was already done when Numba checked has raised here.
-                if not self.numba.debug or isinstance(error, NumbasyncError):
-                    raise
-                raise KernelError(
-                    f"kernel {self._name}: {type(error).__name__}: {error}"
-                ) from error
+            self._compiled.launch(stream, grid, block, shared_bytes, args)
             return
+        self.launch_packed(stream.handle, grid, block, shared_bytes, args)
+
+    def launch_packed(
+        self, stream: Any, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
+    ) -> None:
+        """Launch with one argument buffer, on the stream of that handle, whose device is current.
+
+        Raises:
+            DTypeError: an argument does not fit the kernel's type.
+        """
         buffer = self._buffer()
         data, _, address = buffer
         try:
@@ -376,7 +315,7 @@ class CudaExecutable:
         except (struct.error, OverflowError) as error:
             raise DTypeError(f"an argument does not fit the kernel's type: {error}") from error
         (result,) = cu.cuLaunchKernel(
-            self._function, *grid, *block, shared_bytes, stream.handle, 0, address
+            self._function, *grid, *block, shared_bytes, stream, 0, address
         )
         self._buffers.append(buffer)  # the driver has copied the arguments
         if result:

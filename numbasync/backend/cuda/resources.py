@@ -10,6 +10,7 @@ from typing import Any
 from cuda import pathfinder
 
 from numbasync import cache_folder
+from numbasync.backend.cuda.compiled_kernel import CompiledKernel
 from numbasync.backend.cuda.driver import enter
 from numbasync.backend.cuda.gpu import Gpu
 from numbasync.backend.cuda.ptx_flops import count_flops
@@ -33,25 +34,25 @@ _REMEDY = (
 )
 
 
-def use_of(device: Gpu, compiled: Any, kernel: Any, block: Dim3, shared_bytes: int) -> Resources:
+def use_of(device: Gpu, compiled: CompiledKernel, block: Dim3, shared_bytes: int) -> Resources:
     """The needs of a launch.
 
     Args:
-        compiled: Numba's compiled kernel.
-        kernel: the same, as cuda.core loaded it.
         shared_bytes: dynamic shared memory a block.
     """
     enter(device)
     threads = block[0] * block[1] * block[2]
-    registers, static = int(compiled.regs_per_thread), int(compiled.shared_mem_per_block)
+    attributes = compiled.kernel.attributes
+    registers, static = int(attributes.num_regs), int(attributes.shared_size_bytes)
     properties = device.core.properties
     flops, are_least = count_flops(assembly_of(device, compiled, "ptx"))
-    blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
+    occupancy = compiled.kernel.occupancy
+    blocks = occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
     return Resources(
         registers=registers,
-        local_bytes=int(compiled.local_mem_per_thread),
+        local_bytes=int(attributes.local_size_bytes),
         static_shared_bytes=static,
-        constant_bytes=int(compiled.const_mem_size),
+        constant_bytes=int(attributes.const_size_bytes),
         blocks_per_multiprocessor=int(blocks),
         threads_per_multiprocessor=properties.max_threads_per_multiprocessor,
         block_limits=block_limits(properties, threads, registers, static + shared_bytes),
@@ -131,16 +132,16 @@ def _known(properties: Any, name: str) -> int:
         return 0
 
 
-def assembly_of(device: Gpu, compiled: Any, language: Language) -> str:
-    """The code of Numba's compiled kernel for this device.
+def assembly_of(device: Gpu, compiled: CompiledKernel, language: Language) -> str:
+    """The code of a compiled kernel for this device.
 
     Raises:
         MissingExtraError: no disassembler is installed, or it does not know the device.
     """
-    enter(device)  # Numba looks up the current device
+    enter(device)  # the compilers look up the current device
     if language == "ptx":
-        return str(compiled.inspect_asm(None))
-    return _disassembled(bytes(compiled.library.get_cubin().code))
+        return compiled.ptx()
+    return _disassembled(compiled.cubin())
 
 
 def _disassembled(cubin: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.core import StreamOptions
 
-from numbasync.backend.cuda import fast_calls, host_callback
+from numbasync.backend.cuda import host_callback
 from numbasync.backend.cuda.arrays import CudaArray, OrderedView
 from numbasync.backend.cuda.completion_words import CompletionCounter, Gates
 from numbasync.backend.cuda.copy_kernels import THREADS
@@ -24,13 +23,17 @@ from numbasync.backend.cuda.peers import copy_peer
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.cuda.waits import put_behind
 from numbasync.backend.protocols import Formula, Waker, Work, counters
-from numbasync.errors import DTypeError
 from numbasync.memo import Memo
 from numbasync.native import compiled, core, known
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
     from numbasync.backend.cuda.gpu import Gpu, Replayed
+
+
+# Queries of a stream that may soon be idle. Each takes about a microsecond, and a small kernel is
+# done 5 to 10 us after its launch.
+LOOKS = 24
 
 
 class CudaQueue:
@@ -206,23 +209,12 @@ class CudaStream:
 
     @compiled
     def launch(self, work: Work, args: list[Any], queue: CudaQueue | None) -> CudaQueue | None:
-        enter(self.device)
-        record = self.records.get(work) or self.record_of(work)
-        if record is None:
-            queue = queue or CudaQueue(self)
-            queue.launch(work, args)
-            return queue if queue.may_fail else None
-        try:
-            result = record.run(args)
-        except (struct.error, OverflowError) as error:
-            raise DTypeError(f"an argument does not fit the kernel's type: {error}") from error
-        if result:
-            fail(cu.CUresult(result), "cuLaunchKernel")
-        counters.launches += 1
-        return queue
+        queue = queue or CudaQueue(self)
+        queue.launch(work, args)
+        return queue if queue.may_fail else None
 
     def record_of(self, work: Work) -> Any:
-        """A new record for launches of `work`, kept in `records`; None if they cannot use one."""
+        """A new record of the core, kept in `records`; None if `work` cannot be launched so."""
         prepared = record(work, self._number)
         if prepared is not None:
             self.records[work] = prepared
@@ -230,40 +222,17 @@ class CudaStream:
 
     @compiled
     def fill(self, dst: CudaArray, value: np.generic, queue: CudaQueue | None) -> CudaQueue | None:
-        calls, (unit, number) = fast_calls.calls(), pattern(value)
-        if calls is None or unit > 4:
-            self.open().fill(dst, value)  # a fill cannot fail later, so its queue is not kept
-            return queue
-        enter(self.device)
-        result = calls.fill(dst.address, unit, number, dst.nbytes // unit, self._number)
-        if result:
-            fail(cu.CUresult(result), "cuMemsetAsync")
+        self.open().fill(dst, value)  # a fill cannot fail later, so its queue is not kept
         return queue
 
     @compiled
     def upload(self, dst: CudaArray, block: Any, queue: CudaQueue | None) -> CudaQueue | None:
-        calls = fast_calls.calls()
-        if calls is None:
-            self.open().upload(dst, np.ndarray((dst.nbytes,), np.uint8, block))
-            return queue
-        enter(self.device)
-        result = calls.upload(dst.address, block.address, dst.nbytes, self._number)
-        if result:
-            fail(cu.CUresult(result), "cuMemcpyHtoDAsync")
-        counters.copies += 1
+        self.open().upload(dst, np.ndarray((dst.nbytes,), np.uint8, block))
         return queue
 
     @compiled
     def download(self, block: Any, src: CudaArray, queue: CudaQueue | None) -> CudaQueue | None:
-        calls = fast_calls.calls()
-        if calls is None:
-            self.open().download(np.ndarray((src.nbytes,), np.uint8, block), src)
-            return queue
-        enter(self.device)
-        result = calls.download(block.address, src.address, src.nbytes, self._number)
-        if result:
-            fail(cu.CUresult(result), "cuMemcpyDtoHAsync")
-        counters.copies += 1
+        self.open().download(np.ndarray((src.nbytes,), np.uint8, block), src)
         return queue
 
     @compiled
@@ -277,17 +246,9 @@ class CudaStream:
 
     @compiled
     def replay(self, graph: Replayed, queue: CudaQueue | None) -> CudaQueue | None:
-        calls = fast_calls.calls()
-        if calls is None or graph.checks:
-            queue = queue or CudaQueue(self)
-            queue.replay(graph)
-            return queue if queue.may_fail else None
-        enter(self.device)
-        result = calls.replay(graph.number, self._number)
-        if result:
-            fail(cu.CUresult(result), "cuGraphLaunch")
-        counters.replays += 1
-        return queue
+        queue = queue or CudaQueue(self)
+        queue.replay(graph)
+        return queue if queue.may_fail else None
 
     @compiled
     def write(self, sequence: int) -> None:
@@ -361,30 +322,17 @@ class CudaStream:
 
     @compiled
     def spin_poll(self) -> bool:
-        calls = fast_calls.calls()
-        if calls is None:
-            return False
-        result = calls.spin_poll(self._number)
-        if result and result != NOT_READY:
-            fail(cu.CUresult(result), "cuStreamQuery")
-        return not result
+        return any(self.query() for _ in range(LOOKS))
 
     def _query(self) -> int:
-        calls = fast_calls.calls()
-        if calls is not None:
-            return calls.query(self._number)
         return int(cu.cuStreamQuery(self.handle)[0])
 
     @compiled
     def synchronize(self) -> None:
         enter(self.device)
-        calls = fast_calls.calls()
-        if calls is not None:
-            result = calls.synchronize(self._number)
-        else:
-            result = int(cu.cuStreamSynchronize(self.handle)[0])
+        (result,) = cu.cuStreamSynchronize(self.handle)
         if result:
-            fail(cu.CUresult(result), "cuStreamSynchronize")
+            fail(result, "cuStreamSynchronize")
 
     def wake(self, sequence: int, waker: Waker) -> bool:
         if waker.eventfd < 0:

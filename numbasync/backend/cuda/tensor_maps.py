@@ -71,16 +71,24 @@ class TensorMaps:
 
     def encode(self, array: CudaArray, box: tuple[int, ...], swizzle: int) -> CudaTensorMap:
         """The map of boxes of `array`, whose descriptor is written before the call returns."""
+        enter(self._device)  # also for the encoding: on a thread without a context it is refused
         words = _encoded(array, box, swizzle)
-        enter(self._device)
         # The driver refuses these calls while a stream is being captured.
         with self._lock, self._device.capturing:
             if self._chunk is None or self._chunk.used == CHUNK:
                 self._chunk = _Chunk(self._device)
             chunk, address = self._chunk, self._chunk.take()
-            (result,) = cu.cuMemcpyHtoD(cu.CUdeviceptr(address), words.ctypes.data, NBYTES)
+            # Not by `cuMemcpyHtoD`: it waits for whatever runs on the default stream, and returns
+            # when the descriptor has been read, which may be before it has arrived.
+            stream = self._device.idle_stream
+            (result,) = cu.cuMemcpyHtoDAsync(
+                cu.CUdeviceptr(address), words.ctypes.data, NBYTES, stream
+            )
+            if result:
+                fail(result, "cuMemcpyHtoDAsync")
+            (result,) = cu.cuStreamSynchronize(stream)
         if result:
-            fail(result, "cuMemcpyHtoD")
+            fail(result, "cuStreamSynchronize")
         return CudaTensorMap(chunk, address)
 
 

@@ -13,8 +13,10 @@ from numbasync.batch.record.nodes import Nodes
 
 def form(group: Group) -> str:
     """How a group's kernel iterates over its elements: `"elementwise"`, `"row"`, `"fold"` or
-    `"column"`.
+    `"column"`; `"operation"` of one that has kernels of its own.
     """
+    if group.is_whole:
+        return "operation"
     if not group.space.is_reduced:
         return "elementwise"
     if group.holds_row:
@@ -31,5 +33,8 @@ _WRITERS = {
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
-    """The kernel of a group."""
+    """The kernel of a group; of a whole operation only its name."""
+    if group.is_whole:
+        name = nodes[group.roots[0]].op
+        return KernelText(name, f"# {name}: an operation with kernels of its own\n", (), (), 0, 0)
     return _WRITERS[form(group)](nodes, group, written, tuning)

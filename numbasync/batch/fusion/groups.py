@@ -10,6 +10,8 @@ in time:
 - the result of a reduction along rows: after the reduction, where one block holds the row;
 - the result of another reduction: for values computed from results alone.
 
+An operation on whole tensors is a group by itself: it and what it reads are in memory.
+
 Nothing in this module knows a device.
 """
 
@@ -37,6 +39,7 @@ class Group:
         roots: the values that the group begins from, in order.
         reads: the values that the kernel reads from memory, in order.
         inside: all values that the kernel computes.
+        is_whole: its one root is an operation with kernels of its own.
     """
 
     space: Space
@@ -44,6 +47,7 @@ class Group:
     reads: list[int] = field(default_factory=list)
     inside: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)  # all groups that must run first, transitively
+    is_whole: bool = False
 
     @property
     def holds_row(self) -> bool:
@@ -89,7 +93,9 @@ def fuse(nodes: Nodes, wanted: Iterable[int], fused: bool = True) -> Fusion:
     outputs = [n for n in dict.fromkeys(wanted) if not nodes[n].is_source]
     alive = live(nodes, outputs)
     computed = sorted(n for n in alive if not nodes[n].is_source)
-    roots = {n for n in computed if not fused or nodes[n].is_reduction} | set(outputs)
+    whole = [n for n in computed if nodes[n].is_whole]
+    roots = {n for n in computed if not fused or nodes[n].is_reduction} | set(outputs) | set(whole)
+    roots |= {i for n in whole for i in nodes[n].inputs if not nodes[i].is_source}
     while True:
         grouping = _Grouping(nodes, roots, fused)
         new_roots = grouping.group() or grouping.kept()
@@ -192,13 +198,15 @@ class _Grouping:
     def _place(self, root: int, reads: list[int], inside: set[int]) -> None:
         space = space_of(self.nodes, root)
         tried: list[tuple[int, str]] = []
-        for index in self._candidates(root, reads, space) if self.fused else ():
+        is_whole = self.nodes[root].is_whole
+        joins = self.fused and not is_whole
+        for index in self._candidates(root, reads, space) if joins else ():
             why = self._refusal(index, root, reads, inside, space)
             if not why:
                 self._join(index, root, reads, inside, space)
                 return
             tried.append((index, why))
-        self.groups.append(Group(space))
+        self.groups.append(Group(space, is_whole=is_whole))
         self._join(len(self.groups) - 1, root, reads, inside, space)
         self.apart += [Apart(root, index, why) for index, why in tried]
 
@@ -230,6 +238,8 @@ class _Grouping:
     def _refusal(self, at: int, root: int, reads: list[int], inside: set[int], space: Space) -> str:
         """The reason why the root cannot join the group; "" if it can."""
         group, nodes = self.groups[at], self.nodes
+        if group.is_whole:
+            return f"{nodes[group.roots[0]].op} is an operation with kernels of its own"
         for n in reads:
             producer = self.group_of.get(n)
             if (

@@ -7,8 +7,8 @@ placement, code generation) works on the nodes alone and needs no device.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,17 +19,27 @@ PLACES = frozenset({"argmax", "argmin"})  # the reductions that give an index
 REDUCTIONS = PLACES | {"sum", "mean", "max", "min"}
 
 
+class Whole(NamedTuple):
+    """What gives the operation of a node that no kernel of the batch computes: of the operands'
+    tensors, `build` with these keywords.
+    """
+
+    build: Callable[..., Any]
+    keywords: tuple[tuple[str, Hashable], ...]
+
+
 class Node(NamedTuple):
     """One value of a batch.
 
     Attributes:
-        op: `"input"`, `"constant"`, one of `REDUCTIONS`, or the name of an elementwise operation.
+        op: `"input"`, `"constant"`, one of `REDUCTIONS`, or the name of an elementwise operation or
+            of a whole one.
         inputs: the numbers of its operands.
         shape: of the value.
         dtype: of the value.
         loops: the types that an elementwise operation converts its operands to.
         axis: of a reduction: the axis, counted from 0, or None for all.
-        extra: a further key of the operation, such as a user's function.
+        extra: a further key of the operation, such as a user's function; a `Whole`.
     """
 
     op: str
@@ -51,6 +61,11 @@ class Node(NamedTuple):
     @property
     def is_reduction(self) -> bool:
         return self.op in REDUCTIONS
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the node is an operation on whole tensors, with kernels of its own."""
+        return type(self.extra) is Whole
 
     @property
     def is_source(self) -> bool:

@@ -16,7 +16,7 @@ from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand, how_to_pass
 from numbasync.batch.record.call_cache import Call, Constant, constant, converted, empty
 from numbasync.batch.record.element_ops import DType, Kind
-from numbasync.batch.record.nodes import CONSTANT, INPUT, Node, broadcast
+from numbasync.batch.record.nodes import CONSTANT, INPUT, Node, Whole, broadcast
 from numbasync.dtypes import EXTENSIONS
 from numbasync.errors import (
     BatchStateError,
@@ -277,14 +277,7 @@ class Recorder:
         node = self.nodes[number]
         shape, rank = node.shape, len(node.shape)
         if axis is not None:
-            if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
-                raise ShapeError(
-                    f"{name}: axis={shown(axis, 40)} of shape {shape}; write one whole number, or "
-                    "None for all elements."
-                )
-            if not -rank <= axis < rank:
-                raise ShapeError(f"{name}: shape {shape} has no axis {axis}.")
-            axis = int(axis) % rank
+            axis = self.axis_of(name, axis, shape)
         count = node.size if axis is None else shape[axis]
         if count == 0 and name not in ("sum", "mean"):
             raise ShapeError(f"{name} of no elements, of shape {shape}: there is none.")
@@ -298,6 +291,33 @@ class Recorder:
         return self.add(
             Node(name, (number,), out, dtype, (node.dtype,), None if rank <= 1 else axis)
         )
+
+    @staticmethod
+    def axis_of(name: str, axis: Any, shape: Shape) -> int:
+        """The axis, counted from 0.
+
+        Raises:
+            ShapeError: it does not exist, or is not one.
+        """
+        rank = len(shape)
+        if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
+            raise ShapeError(
+                f"{name}: axis={shown(axis, 40)} of shape {shape}; write one whole number, or "
+                "None for all elements."
+            )
+        if not -rank <= axis < rank:
+            raise ShapeError(f"{name}: shape {shape} has no axis {axis}.")
+        return int(axis) % rank
+
+    def whole(
+        self, name: str, inputs: tuple[int, ...], shape: Shape, dtype: DType, build: Any,
+        **keywords: Any,
+    ) -> BufferId:  # fmt: skip
+        """Record an operation that `build` gives of the inputs' tensors and of these keywords, with
+        a result of this shape and dtype.
+        """
+        operation = Whole(build, tuple(keywords.items()))
+        return self.give(self.add(Node(name, inputs, shape, dtype, (), None, operation)))
 
     # --- how ---
 

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from numbasync.backend import protocols
-from numbasync.batch.run.host_tensors import reached
-from numbasync.device import access
+from numbasync.backend.protocols import Work
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
-from numbasync.device.submission import Submission
-from numbasync.ops.unfilled import is_filled
-from numbasync.tensors.array_spec import ArraySpec
-from numbasync.tensors.parallel_copy import LARGE
+from numbasync.extending import (
+    ArraySpec,
+    Submission,
+    host_mapped,
+    is_filled,
+    is_large,
+    is_written_elsewhere,
+    record_read,
+)
 from numbasync.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ class Parts(NamedTuple):
     constants: list[tuple[int, type]]
     counters: str
     names: tuple[str, ...]
-    launches: list[tuple[protocols.Work, list[Any]]]
+    launches: list[tuple[Work, list[Any]]]
     small: bool
 
 
@@ -117,7 +120,7 @@ class FastPath:
         for i, (n, spec, _) in enumerate(self._new):
             storage = memory[2 * i]
             if n in self._on_host:
-                created[n] = reached(self._device, storage, spec)
+                created[n] = host_mapped(self._device, storage, spec)
                 created[n].storage.writer = submission
                 continue
             tensor = created[n] = Tensor.of(self._device, storage, spec)
@@ -154,20 +157,20 @@ class _Source:
         self._on_host = on_host
         self._backend = backend = device.backend
         self._names: dict[str, Any] = {
-            **access.NAMES, "ZERO": np.uint32(0),
+            "ZERO": np.uint32(0),
             "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
             "empty": np.empty, "handle": backend.array, "is_filled": is_filled, "partial": partial,
-            "submit_lock": device.submit_lock,
-            "locked": backend.host_block,
+            "is_written_elsewhere": is_written_elsewhere, "locked": backend.host_block,
+            "record_read": record_read, "submit_lock": device.submit_lock,
         }  # fmt: skip
         self._lines: list[str] = []
         self._new_blocks: list[str] = []
         self._nbytes = 0
 
     def compiled(self) -> Any:
-        locked = [new.kind.nbytes for new in self._uploads]
-        locked += [self._kinds[n].nbytes for n in self._reads if n in self._kinds]
-        if any(nbytes > LARGE for nbytes in locked):
+        locked = [new.kind for new in self._uploads]
+        locked += [self._kinds[n] for n in self._reads if n in self._kinds]
+        if any(map(is_large, locked)):
             return lambda *_: None
         self._write()
         exec("\n".join(self._lines), self._names)  # noqa: S102 - of numbers and names of its own
@@ -185,7 +188,7 @@ class _Source:
             # persistent access.
             self._add(
                 2, f"if s{n}.fast_path_device is not backend: return None",
-                *access.questions(f"s{n}", False, "return None"),
+                f"if is_written_elsewhere(s{n}, stream): return None",
             )  # fmt: skip
         self._lease()
         self._run()
@@ -295,7 +298,7 @@ class _Source:
             if name[0] in "sr":  # new storages
                 self._add(2, f"{name}.writer = submission")
         for n in self._borrowed_numbers:
-            self._add(2, *access.records(f"s{n}", False))
+            self._add(2, f"record_read(s{n}, submission)")
 
     def _run(self) -> None:
         """Generate the work. Each queue is stored before the next call, which may fail."""

@@ -55,7 +55,7 @@ class Prepared:
 
     @cached_property
     def outputs(self) -> tuple[int, ...]:
-        """Results in memory of their own."""
+        """Results in memory of their own, which whole operations bring along."""
         return tuple(n for n in self.wanted if not self.nodes[n].is_source)
 
     @cached_property
@@ -137,7 +137,7 @@ def _lives(
         lives += [
             Life(n, nodes[n].nbytes, step, last[n])
             for n in group.roots
-            if n in fusion.written and n not in wanted
+            if n in fusion.written and n not in wanted and not group.is_whole
         ]
         lives += [
             Life(partial_key(step, k), part.extent * part.dtype.itemsize, step, step)

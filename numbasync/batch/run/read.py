@@ -6,25 +6,37 @@ from typing import TYPE_CHECKING
 
 from numbasync.batch.run.plan import Prepared
 from numbasync.batch.run.run import run
-from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
-from numbasync.device.submission import Submission
-from numbasync.extending import Home, HostArray
+from numbasync.extending import Home, HostArray, Submission, download, note_site
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.copy_ops import ToHost
 
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
 
-class Read(ToHost):
+class Read(DeviceOp[HostArray]):
     """A result as a new NumPy array; the batch counts the download."""
 
+    has_fast_path = True
+
     def __init__(self, batch: BatchRun, number: int) -> None:
-        super().__init__(batch.tensors[number])
+        note_site(self, 2)
+        self._tensor = batch.tensors[number]
+        self._copy = self._tensor.to_host()
+        self._copy.consume()
         self._batch = batch
         self._producer = batch.producers.get(number)
+
+    @property
+    def home(self) -> Home:
+        return self._tensor.device
+
+    def operands(self) -> frozenset[int] | None:
+        return self._copy.operands()
+
+    def result(self) -> HostArray:
+        return self._copy.result()
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         producer = self._producer
@@ -34,7 +46,7 @@ class Read(ToHost):
                 return False  # `steps` orders the copy after its producer
         elif producer is not None and producer.error is not None:
             return False  # `steps` raises that error
-        if not super().try_enqueue(submission, pool):
+        if not self._copy.try_enqueue(submission, pool):
             return False
         if producer is not None and is_pending and not producer.cannot_fail:
             submission.depends_on(producer)
@@ -44,9 +56,12 @@ class Read(ToHost):
     def steps(self, ctx: Context) -> Steps[HostArray]:
         if self._producer is not None:
             ctx.depend(self._producer)
-        array = yield from super().steps(ctx)
+        array = yield from download(ctx, self._tensor)
         self._batch.transfers.downloads += bool(array.size)
         return array
+
+    def _describe(self) -> str:
+        return self._copy.label
 
 
 class Late(DeviceOp[HostArray]):
@@ -55,7 +70,7 @@ class Late(DeviceOp[HostArray]):
     """
 
     def __init__(self, batch: BatchRun, prepared: Prepared, number: int) -> None:
-        self._site = call_site(2)
+        note_site(self, 2)
         self._batch = batch
         self._prepared = prepared
         self._number = number

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from numbasync.backend import protocols
+from numbasync.backend.protocols import Work
 from numbasync.batch.codegen.writer import KernelText, argument_value
 from numbasync.batch.run.fast_path import COUNTER, FastPath, FlatArray, New, Parts, Scratch
 from numbasync.batch.run.plan import Prepared, partial_key
 from numbasync.device.device import Device
+from numbasync.extending import contiguous
 from numbasync.memo import Memo
-from numbasync.tensors.array_spec import contiguous
 
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
@@ -30,9 +30,7 @@ class Ready:
     """A plan on one device."""
 
     @staticmethod
-    def of(
-        prepared: Prepared, device: Device, works: Sequence[protocols.Work | None]
-    ) -> Ready | None:
+    def of(prepared: Prepared, device: Device, works: Sequence[Work | None]) -> Ready | None:
         """The plan, given the work launched for each kernel; None if some kernel launches nothing,
         or an array has no elements.
         """
@@ -42,7 +40,7 @@ class Ready:
             return None
         return Ready(prepared, device, all_work)
 
-    def __init__(self, prepared: Prepared, device: Device, works: Sequence[protocols.Work]) -> None:
+    def __init__(self, prepared: Prepared, device: Device, works: Sequence[Work]) -> None:
         self._device = device
         self._paths = Memo[Any, FastPath](MOST_PATHS)
         nodes, texts, offsets = prepared.nodes, prepared.texts, prepared.arena.offsets

@@ -16,25 +16,29 @@ import numpy as np
 
 from numbasync.arguments import with_type
 from numbasync.batch.record.buffer_id import BufferId
-from numbasync.batch.run.host_tensors import is_used, reached
 from numbasync.batch.run.plan import Prepared, with_copies
 from numbasync.batch.run.run import BatchOp, Results
-from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
-from numbasync.device.submission import Submission
 from numbasync.errors import BatchStateError, CallerError, DTypeError, OperationError, ShapeError
-from numbasync.extending import HostArray, upload
+from numbasync.extending import (
+    HostArray,
+    Submission,
+    check_filled,
+    contiguous,
+    host_array,
+    host_mapped,
+    is_in_use,
+    note_site,
+    upload,
+)
 from numbasync.graphs.graph import CudaGraph
 from numbasync.ops.constructors import zip as zip_ops
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.ops.unfilled import check_filled
 from numbasync.public import Public
-from numbasync.tensors.array_spec import contiguous
 from numbasync.tensors.create import memcpy
-from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.pinned import pinned
 from numbasync.tensors.tensor import Tensor
 
@@ -211,7 +215,7 @@ class BatchGraph(Public):
             check_filled(source, submission, "what is replayed")
         with self.graph.device.submit_lock:
             for n, source in given:
-                if n in self._reached and is_used(self._reached[n]):
+                if n in self._reached and is_in_use(self._reached[n]):
                     deferred.append((n, source))
                 else:
                     self._inputs[n][...] = source
@@ -241,7 +245,7 @@ class BatchGraph(Public):
 def _tensor_on(device: Device, place: HostArray) -> Tensor:
     """A tensor in the page-locked memory of an array."""
     block = np.asarray(place).reshape(-1).view(np.uint8)
-    return reached(device, block, contiguous(place.shape, place.dtype.type))
+    return host_mapped(device, block, contiguous(place.shape, place.dtype.type))
 
 
 class _Through:
@@ -259,7 +263,7 @@ class _Replay(DeviceOp[Results[HostArray]]):
     _results: Results[HostArray] | None = None
 
     def __init__(self, graph: BatchGraph, given: list[tuple[int, HostArray]]) -> None:
-        self._site = call_site(2)
+        note_site(self, 2)
         self._graph = graph
         self._given = given
         self.stream = graph.stream

@@ -15,33 +15,40 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from numbasync.arguments import shown
-from numbasync.backend import protocols
+from numbasync.backend.protocols import Work
 from numbasync.batch.codegen import kernel_files
 from numbasync.batch.codegen.writer import KernelText, argument_value
 from numbasync.batch.record.buffer_id import BufferId
 from numbasync.batch.run.fast_path import COUNTER
 from numbasync.batch.run.plan import Prepared, partial_key
 from numbasync.batch.run.ready import Ready
-from numbasync.device.storage import MemoryPool, Storage
-from numbasync.device.submission import Submission
+from numbasync.device.storage import MemoryPool
 from numbasync.errors import (
     InternalError,
     KernelCompileError,
     LauncherError,
     NoResultError,
+    ShapeError,
     UnsupportedKernelError,
 )
-from numbasync.extending import Home, HostArray, copy
-from numbasync.launch.call import Compile, Launch
+from numbasync.extending import (
+    Home,
+    HostArray,
+    Storage,
+    Submission,
+    contiguous,
+    copy,
+    download,
+    enqueue,
+    fill,
+    staged_bytes,
+    upload,
+)
+from numbasync.launch.call import Launch
 from numbasync.launch.launcher import Launcher
 from numbasync.layout import Layout
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.array_spec import contiguous
-from numbasync.tensors.copies import fill, upload_new
-from numbasync.tensors.copy_ops import ToHost
-from numbasync.tensors.create_ops import FromHost
-from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -125,7 +132,7 @@ class Memory:
         for n in plan.outputs:
             if n in held:
                 self._keep(n, held[n])
-            else:
+            elif not plan.nodes[n].is_whole:
                 self._own(ctx, n)
         if plan.arena.offsets:  # also for buffers without elements, which are passed to kernels
             self._scratch = ctx.alloc(plan.arena.nbytes)
@@ -138,16 +145,28 @@ class Memory:
             yield from fill(ctx, self.counters, np.uint32(0))
 
     def upload(self, ctx: Context, n: int, array: HostArray) -> Steps[None]:
-        """Upload a host array as an input; on the fast path if it is small."""
-        node = self.prepared.nodes[n]
-        upload = FromHost(contiguous(node.shape, node.dtype.type), array)
-        upload.consume()
-        if upload.has_fast_path and ctx.try_enqueue(upload):
-            self._keep(n, upload.result())
-            return
+        """Upload a host array as an input.
+
+        Raises:
+            ShapeError: the array was resized since it was recorded.
+        """
+        shape = self.prepared.nodes[n].shape
+        if array.shape != shape:
+            raise ShapeError(
+                f"an array that was uploaded to the batch had the shape {shape}, and has "
+                f"{array.shape} now. Resize it before, or upload a copy."
+            )
         self._own(ctx, n)
-        if array.size:
-            yield from upload_new(ctx, self.tensors[n], array)
+        yield from upload(ctx, self.tensors[n], array, is_new=True)
+
+    def operate(self, ctx: Context, n: int) -> Steps[None]:
+        """Enqueue a whole operation, whose result has memory of its own."""
+        nodes = self.prepared.nodes
+        whole: Any = nodes[n].extra
+        tensors = [self.flat[i].reshape(nodes[i].shape) for i in nodes[n].inputs]
+        op = whole.build(*tensors, **dict(whole.keywords))
+        op.consume()
+        self._keep(n, (yield from op.steps(ctx)))
 
     def _own(self, ctx: Context, n: int) -> None:
         node = self.prepared.nodes[n]
@@ -189,10 +208,13 @@ class Memory:
 # --- kernels ------------------------------------------------------------------------
 
 
-def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
-    """Every kernel of the plan, compiled for the device."""
-    loaded: list[Launcher] = []
-    for text in prepared.texts:
+def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher | None]]:
+    """Every kernel of the plan, compiled for the device; None in place of a whole operation."""
+    loaded: list[Launcher | None] = []
+    for group, text in zip(prepared.fusion.groups, prepared.texts, strict=True):
+        if group.is_whole:
+            loaded.append(None)
+            continue
         kernel = kernel_files.find(text)
         if kernel is None:
             with _attributed(text):
@@ -203,6 +225,8 @@ def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
         loaded.append(kernel)
     if ctx.device not in prepared.compiled:
         for text, kernel in zip(prepared.texts, loaded, strict=True):
+            if kernel is None:
+                continue
             yield from _compile(prepared, text, kernel, ctx)
         prepared.compiled.add(ctx.device)
     return loaded
@@ -221,9 +245,7 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
         else:
             arguments.append(_meta(COUNTER) if role == "counter" else value)
     with _attributed(text):
-        compiling = Compile(kernel, tuple(arguments))
-        compiling.consume()
-        yield from compiling.steps(ctx)
+        yield from enqueue(ctx, kernel.compile(*arguments))
 
 
 @contextmanager
@@ -325,15 +347,19 @@ def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
     values, tensors = batch.recorder.values, batch.tensors
     arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in tensors}
     if ctx.admission is not None:
-        staged = sum(held(ctx.device, a.nbytes) for a in arrays.values())
+        staged = sum(staged_bytes(ctx.device, a.nbytes) for a in arrays.values())
         yield from ctx.room(plan.peak_bytes + staged)
     memory = Memory(plan)
     yield from memory.allocate(ctx, tensors)
     for n, array in arrays.items():
         yield from memory.upload(ctx, n, array)
         batch.transfers.uploads += bool(array.size)
-    works: list[protocols.Work | None] = []
+    works: list[Work | None] = []
     for group, kernel in enumerate(loaded):
+        if kernel is None:
+            yield from memory.operate(ctx, plan.fusion.groups[group].roots[0])
+            works.append(None)
+            continue
         if plan.texts[group].grid == 0:
             works.append(None)
             continue
@@ -365,9 +391,7 @@ class Compute(Run[Any]):
             if tensor is None:  # the node is a number
                 arrays.append(np.array(batch.recorder.values[n]))
                 continue
-            copy = ToHost(tensor)
-            copy.consume()
-            array = copy.result() if ctx.try_enqueue(copy) else (yield from copy.steps(ctx))
+            array = yield from download(ctx, tensor)
             arrays.append(array)
             batch.transfers.downloads += bool(array.size)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)

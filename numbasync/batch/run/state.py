@@ -10,12 +10,10 @@ from typing import Any, Protocol
 from numbasync.batch.record.nodes import CONSTANT
 from numbasync.batch.record.recorder import Recorder
 from numbasync.device.device import Device
-from numbasync.device.storage import HostMapped, MemoryPool
-from numbasync.device.submission import Submission
+from numbasync.device.storage import MemoryPool
 from numbasync.errors import DeviceMismatchError
+from numbasync.extending import Submission, enqueue_on, is_host_mapped, unlocked
 from numbasync.fork import in_child
-from numbasync.ops import run as submitting
-from numbasync.ops.reentrancy import unlocked
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.tensor import Tensor
 
@@ -123,7 +121,7 @@ class BatchRun:
         """
         tensor = self.tensors[number]
         uploaded = isinstance(self.recorder.values.get(number), HostBuffer)  # of a graph
-        if not uploaded and not isinstance(tensor.storage.pool, HostMapped):
+        if not uploaded and not is_host_mapped(tensor):
             return tensor
         producer = self._producers[number]
         producer.stream.advance()
@@ -133,7 +131,7 @@ class BatchRun:
             stream = stream.device.new_stream()
             stream.is_internal = True
         with unlocked():  # a closure may call this method
-            copied: Tensor = submitting.enqueue_on(tensor.dup(), stream, self._pool)[1]
+            copied: Tensor = enqueue_on(tensor.dup(), stream, self._pool)[1]
         with _tensors_lock:
             if self._tensors.get(number) is tensor:
                 self._tensors[number] = copied

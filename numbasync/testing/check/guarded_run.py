@@ -16,10 +16,8 @@ from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, use_device
 from numbasync.dtypes import check_dtype
 from numbasync.errors import CallerError, DTypeError
-from numbasync.launch import grid as grids
 from numbasync.launch.configured import Configured
 from numbasync.launch.launcher import Launcher, launcher
-from numbasync.launch.plan import Config
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.block_map import Owners, tiles_of
@@ -72,15 +70,6 @@ class Extents:
     grid: Any = None
     block: Any = None
     shared_bytes: int = 0
-
-    def config(self, name: str) -> Config:
-        grid, block = self.grid, self.block
-        return Config(
-            None if grid is None else grids.dim3(grid, "the grid", name),
-            None if block is None else grids.dim3(block, "the block", name),
-            None,
-            self.shared_bytes,
-        )
 
     def tile_of(self, name: str) -> int | tuple[int, ...] | None:
         return self.tile.get(name) if isinstance(self.tile, Mapping) else self.tile
@@ -193,7 +182,8 @@ class Subject:
                 self._cut(name, value.tensor, extents) if isinstance(value, Guarded) else value
                 for name, value in zip(self.names, arguments, strict=True)
             ]
-            Configured(self.kernel, extents.config(self.kernel.name))(*launched).sync()
+            kernel = self.kernel.with_extents(extents.grid, extents.block, extents.shared_bytes)
+            kernel(*launched).sync()
             arrays, strays = {}, {}
             for name, value in zip(self.names, arguments, strict=True):
                 if isinstance(value, Guarded):

@@ -18,7 +18,7 @@ import pytest
 from numbasync.backend import KINDS, preferred, why_unavailable
 from numbasync.device.device import devices
 from numbasync.errors import CallerError, DeviceUnavailableError
-from numbasync.launch import variants
+from numbasync.launch.variants import compile_with_lines
 from numbasync.testing.check import settings
 from numbasync.testing.plugin import async_tests, cuda_on_cpu, isolated, leaks, needs, sanitizer
 from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
@@ -30,7 +30,8 @@ from numbasync.testing.plugin.fixtures import seeds as seeds
 from numbasync.testing.plugin.fixtures import stream as stream
 from numbasync.testing.plugin.options import Options, add_device_option, add_options, of
 from numbasync.testing.timing.benchmark_kernel import Benchmarks, Replay
-from numbasync.tuning import settings as tuning
+from numbasync.tuning.settings import requested as tuning_requested
+from numbasync.tuning.settings import use as use_tuning
 
 MARKS = (
     "cuda(min_cc=..., min_memory=..., devices=...): needs CUDA, and says of what kind, or skips",
@@ -79,8 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.cuda_on_cpu and options.races:
         config.pluginmanager.register(cuda_on_cpu.CheckedPrograms(options.races))
     if options.lines:
-        variants.compile_with_lines()
-    config.stash[_tuned] = tuning.use(bool(tuning.requested))  # else not by itself in tests
+        compile_with_lines()
+    config.stash[_tuned] = use_tuning(bool(tuning_requested))  # else not by itself in tests
     if options.strict:
         for line in leaks.FILTERS:
             config.addinivalue_line("filterwarnings", line)
@@ -119,7 +120,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     previous = config.stash.get(_was, None)
     if previous is not None:
         settings.use(previous)
-    tuning.use(config.stash.get(_tuned, tuning.automatic))
+    if _tuned in config.stash:
+        use_tuning(config.stash[_tuned])
     if of(config).cuda_on_cpu:
         import_module("numbasync.cpu_cuda").switch(False)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from numbasync import runtime
-from numbasync.device import reactor
+from numbasync.device.reactor import current as current_reactor
+from numbasync.runtime import run as run_loop
 from numbasync.testing.check.failures import KernelFailure
 
 OTHERS = ("asyncio", "anyio", "trio")  # marks of tests that another plugin runs
@@ -49,7 +49,7 @@ def in_a_loop(function: Callable[..., Any], strict: bool) -> Callable[..., None]
     def call(*args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
         coroutine = function(*args, **kwargs)
-        runtime.run(_watched(coroutine) if strict else coroutine)
+        run_loop(_watched(coroutine) if strict else coroutine)
 
     return call
 
@@ -59,7 +59,7 @@ async def _watched(coroutine: Coroutine[Any, Any, Any]) -> None:
     for _ in range(4):  # so that tasks which were just cancelled can end
         await asyncio.sleep(0)
     left = asyncio.all_tasks() - {asyncio.current_task()}
-    waiting = reactor.current().statistics().waiting
+    waiting = current_reactor().statistics().waiting
     if left or waiting:
         tasks = "".join(f"\n  {task!r:.200}" for task in left)
         raise LoopLeft(

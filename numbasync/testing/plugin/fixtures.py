@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from numbasync.backend.kernel_checks import ThreadOrder
+from numbasync.backend.protocols import ThreadOrder
 from numbasync.device.device import Device, use_device
 from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.device.stream import Stream

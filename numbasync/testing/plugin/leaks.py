@@ -10,7 +10,7 @@ import gc
 from contextlib import suppress
 from dataclasses import dataclass
 
-from numbasync.device import copy_threads
+from numbasync.device.copy_threads import settle as settle_copies
 from numbasync.device.device import Device, devices
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
@@ -104,7 +104,7 @@ def _settle() -> None:
     """Wait for all work but that behind shut gates, also what a look at it enqueues: the signal of
     work without an awaiter, and what a dropped operation had left half-enqueued.
     """
-    copy_threads.settle()  # copy threads hold their arrays a moment longer than their waiters
+    settle_copies()  # copy threads hold their arrays a moment longer than their waiters
     before: list[int] | None = None
     for _ in range(MOST_LOOKS):
         now = _look()

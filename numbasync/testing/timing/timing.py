@@ -18,11 +18,8 @@ from numbasync.arguments import check_number, check_whole, shown, with_type
 from numbasync.device.device import Device, default_device
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
-from numbasync.ops.home import device_at
+from numbasync.extending import Timed
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import check_op
-from numbasync.ops.run import stream_for
-from numbasync.ops.timed import Timed
 from numbasync.tensors.create import empty, fill
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.timing.timer import Spread, Stopwatch, turns
@@ -106,9 +103,8 @@ def device_ms(op: DeviceOp[Any]) -> float:
         >>> na.testing.device_ms(saxpy(z, 2.0, x)) > 0
         True
     """
-    stream = stream_for(check_op(op, "what is timed"))
-    timed = Timed(op, stream.device)
-    timed.sync_on(stream)
+    timed = Timed(op)
+    timed.sync()
     return timed.ms
 
 
@@ -206,9 +202,10 @@ class _Bench:
         self._places: dict[Device, tuple[Stream, Tensor | None]] = {}
 
     def once(self, factory: Factory) -> float:
-        op = check_op(factory(), "what is timed")
-        stream, scratch = self._place(device_at(op.home) or default_device())
-        timed = Timed(op, stream.device)
+        timed = Timed(factory())
+        home = timed.home
+        device = home.device if isinstance(home, Stream) else home or default_device()
+        stream, scratch = self._place(device)
         if scratch is not None:
             fill(scratch, 0).async_on(stream)
         timed.sync_on(stream)

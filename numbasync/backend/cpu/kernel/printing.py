@@ -1,13 +1,15 @@
 """What kernels print: text that front-end code describes, written to Python's standard output.
 
 Blocks that several threads run keep their text until the launch has ended, so that it is written in
-the order of blocks.
+the order of blocks. The environment variable NUMBASYNC_PRINT_THREADS says whether each text begins
+with the block and the thread that print it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 import sys
 import threading
@@ -17,7 +19,11 @@ from typing import Any
 
 from llvmlite import binding
 
+from numbasync.arguments import shown
+from numbasync.errors import CallerError
+
 SYMBOL = "na.print"
+NAME = "NUMBASYNC_PRINT_THREADS"
 
 
 class _Kept(threading.local):
@@ -43,18 +49,35 @@ def ready() -> Any:
     and lives as long as the process.
     """
 
-    def write(form: int, values: int) -> int:
+    def write(form: int, values: int, *place: int) -> int:
         text = formatted(form, values)
+        if has_places():
+            text = f"block {place[:3]}, thread {place[3:]}: {text}"
         if _kept.text is None:
             sys.stdout.write(text)
         else:
             _kept.text.append(text)
         return 0
 
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    place = [ctypes.c_int32] * 6
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *place)
     function = prototype(write)
     binding.add_symbol(SYMBOL, ctypes.cast(function, ctypes.c_void_p).value)
+    has_places()  # now, where an error reaches the caller
     return function
+
+
+@functools.cache
+def has_places() -> bool:
+    """Whether texts begin with who prints them.
+
+    Raises:
+        CallerError: the environment variable says neither.
+    """
+    setting = os.environ.get(NAME, "")
+    if setting not in ("", "0", "1"):
+        raise CallerError(f"{NAME} is {shown(setting)}: write 0 or 1, or leave it out.")
+    return setting == "1"
 
 
 _ITEM = re.compile(r"%(lld|llu|f|s|d|%)")

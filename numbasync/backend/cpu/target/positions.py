@@ -98,7 +98,9 @@ def _store(builder: Builder, function: Any, args: list[Any]) -> Any:
 @instead_of("vprintf")
 def _print(builder: Builder, function: Any, args: list[Any]) -> Any:
     builder.session.uses.add("print")
-    return builder.call(builder.session.function("na.print", I32, BYTES, BYTES), args)
+    places = [builder.coordinate(name) for name in ("bx", "by", "bz", "tx", "ty", "tz")]
+    printer = builder.session.function("na.print", I32, BYTES, BYTES, *[I32] * len(places))
+    return builder.call(printer, [*args, *places])
 
 
 @instead_of("cudaCGGetIntrinsicHandle")
