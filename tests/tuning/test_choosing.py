@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -248,21 +248,18 @@ def test_a_graph_that_is_captured_runs_the_first(device: na.Device, clock: Clock
         tuned.tune(z, a, x).graph()
 
 
-REPORT = "from numbasync.tuning import settings; print(settings.automatic)"
-
-
 @pytest.mark.parametrize(
     ("switch", "running", "said"),
-    [("", "", "True"), ("", "test_x", "False"), ("1", "test_x", "True"), ("0", "", "False")],
+    [("", "", True), ("", "test_x", False), ("1", "test_x", True), ("0", "", False)],
 )
-def test_the_switch(
-    python: str, python_env: dict[str, str], switch: str, running: str, said: str
-) -> None:
-    env = {**python_env, "NUMBASYNC_AUTOTUNE": switch, "PYTEST_CURRENT_TEST": running}
-    if not running:
-        del env["PYTEST_CURRENT_TEST"]
-    out = subprocess.run([python, "-c", REPORT], env=env, capture_output=True, text=True)
-    assert out.stdout.strip() == said, out.stderr
+def test_the_switch(monkeypatch: pytest.MonkeyPatch, switch: str, running: str, said: bool) -> None:
+    """As a process that begins reads it."""
+    monkeypatch.setenv("NUMBASYNC_AUTOTUNE", switch)
+    if running:
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", running)
+    else:
+        monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    assert runpy.run_path(str(settings.__file__))["automatic"] is said
 
 
 # --- the kernel's code ---
