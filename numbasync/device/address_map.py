@@ -133,6 +133,16 @@ def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
         return storage
 
 
+def forget_overlaps(storage: Storage) -> None:
+    """Forget the storages that overlapped this one if all were freed: its uses are its own then."""
+    with _lock:
+        if storage.links is not None and not any(storage.overlapping()):
+            storage.links = None
+            storage.identity = id(storage)
+            if storage.attached_graphs is None:
+                storage.fast_path_device = storage.pool.fast_path_device
+
+
 def _is_own(storage: Storage) -> bool:
     return not isinstance(storage.pool, BorrowedOwner)
 

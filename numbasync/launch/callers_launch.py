@@ -14,6 +14,7 @@ from typing import Any
 from numbasync.arguments import shown
 from numbasync.backend.borrowed import Borrowed
 from numbasync.device import access, foreign_streams
+from numbasync.device.address_map import forget_overlaps
 from numbasync.device.device import Device
 from numbasync.device.storage import BorrowedOwner
 from numbasync.device.stream import AnyStream, Stream
@@ -127,6 +128,8 @@ class CallersLaunch(Launch):
         with place.device.submit_lock:
             for tensor, is_output in zip(self._tensors, form.outputs, strict=True):
                 storage, source = tensor.own_storage, tensor.source
+                if storage is not None and storage.links is not None:
+                    forget_overlaps(storage)  # of a part that was an argument before, perhaps
                 if (
                     storage is not None
                     and storage.fast_path_device is backend

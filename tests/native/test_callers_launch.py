@@ -174,6 +174,23 @@ def test_it_becomes_part_of_a_captured_graph(null: na.Device, theirs: na.Stream,
     library().null_capture(None)
 
 
+def test_overlaps_that_ended_do_not_refuse_a_capture(
+    null: na.Device, theirs: na.Stream, on: bool
+) -> None:
+    warm()
+    theirs.synchronize()
+    whole = ones()
+    kept, part = na.as_tensor(whole), na.as_tensor(Array(whole.array[1:]))
+    library().null_capture(State.stream)
+    with pytest.raises(StateError, match="Call it once before the capture"):
+        add(whole, ones(), 1.0).async_on()
+    del part
+    count = len(launches())
+    add(whole, ones(), 1.0).async_on()
+    assert [launch.stream for launch in launches(count)] == [State.stream] and kept.size == 8
+    library().null_capture(None)
+
+
 def test_work_on_other_streams_is_waited_for(null: na.Device, theirs: na.Stream, on: bool) -> None:
     warm()
     x, other = na.as_tensor(ones()), null.new_stream()
