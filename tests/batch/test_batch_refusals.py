@@ -155,6 +155,19 @@ def test_a_changed_tensors_value_is_not_guessed(device: na.Device) -> None:
     assert b.read_sync(y).tolist() == [3] * 5
 
 
+def test_an_array_resized_since_is_refused(device: na.Device) -> None:
+    for size in (5, 7, 1):  # the first batch compiles; 1 would be spread over the others
+        array = np.ones(5, np.float32)
+        b = na.CommandBatch()
+        y = b.upload(array) * 3
+        array.resize(size, refcheck=False)
+        if size == 5:
+            assert b.compute_sync(y).tolist() == [3] * 5
+            continue
+        with pytest.raises(ShapeError, match=rf"the shape \(5,\), and has \({size},\) now"):
+            b.compute_sync(y)
+
+
 def test_empty_arrays_are_what_numpy_makes_of_them(device: na.Device) -> None:
     empty = np.zeros((0, 3), np.float32)
     b = na.CommandBatch()

@@ -229,6 +229,7 @@ class _Source:
             )  # fmt: skip
         for n, spec, flat in self._uploads:
             self._add(1, f"v{n} = values[{n}]")
+            self._add(1, f"if v{n}.shape != {self._name(spec.shape)}: return None")  # resized
             self._add(1, f"if not is_filled(v{n}, submission): return None")
             self._lock(f"b{n}", spec.nbytes)
             if n in self._on_host:
