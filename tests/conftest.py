@@ -55,7 +55,7 @@ SLOW = (
     "test_error_page.py", "test_bench_command.py", "test_service_example.py", "test_serving.py",
     "test_reference_examples.py", "test_any_arrays.py", "test_dask_submit.py",
     "test_cluster_images.py", "test_dot_product_attention.py", "test_tensor_cores_page.py",
-    "test_of_the_environment.py",
+    "test_of_the_environment.py", "test_softmaxes.py", "test_norms.py", "test_matmul_float32.py",
 )  # fmt: skip
 SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")
 
