@@ -252,6 +252,8 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
         total = uint32(0)
         in_row = uint64(0)
         word = int64(0)
+        own_mark = uint64(2 * number + 1) << uint64(SUM_BITS)
+        all_mark = uint64(2 * number + 2) << uint64(SUM_BITS)
         if is_bin:
             for k in range(warps):
                 at_warp = uint32(k * PASS_BINS) + t
@@ -259,8 +261,6 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
                 found[at_warp] = total
                 total = uint32(total + count)
             word = row * parts * PASS_BINS + part * PASS_BINS + int64(t)
-            own_mark = uint64(2 * number + 1) << uint64(SUM_BITS)
-            all_mark = uint64(2 * number + 2) << uint64(SUM_BITS)
             mark = own_mark if part > 0 else all_mark
             cuda.atomic.exch(words, word, mark | uint64(total))
             in_row = counts[row, number, int64(t)]

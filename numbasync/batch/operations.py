@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from numbasync import algorithms
+from numbasync import algorithms, dtypes
 from numbasync.arguments import check_bool, is_one_of, shown
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand
@@ -323,7 +323,7 @@ class Vocabulary:
         return self.recorder.whole("sort", (number,), shape, x.dtype, algorithms.sort, **how)
 
     def matmul(self, a: BufferId, b: BufferId) -> BufferId:
-        """`a @ b` of two matrices of one dtype, float16, bfloat16 or float32, by the ready kernel
+        """`a @ b` of two matrices of one dtype, float32 or one of 16 bits, by the ready kernel
         `nn.gemm`.
 
         Raises:
@@ -337,8 +337,8 @@ class Vocabulary:
             )
         if a.dtype != b.dtype or not (element_ops.is_small(a.dtype) or a.dtype == element_ops.F32):
             raise DTypeError(
-                f"matmul of {a.dtype} and {b.dtype}: write two of float16, bfloat16 or float32, "
-                "equal, as b.cast gives them."
+                f"matmul of {a.dtype} and {b.dtype}: write two of one dtype, "
+                f"{', '.join(dtypes.SMALL)} or float32, as b.cast gives them."
             )
         shape = a.shape[0], b.shape[1]
         return self.recorder.whole("matmul", (left, right), shape, a.dtype, _product)

@@ -5,6 +5,7 @@ the meaning that its documentation gives: `make_sum(dtype, threads, ...)` return
 calls. What a GPU leaves undefined, as a sum in other threads than the first, is defined here.
 
 Example:
+    >>> from numbasync.launch.cccl_twins import make_sum
     >>> block_sum = make_sum(np.int32, 128)  # as coop.block.make_sum
     >>> @cuda.jit(link=block_sum.files)
     ... def total(z, x):
