@@ -157,11 +157,9 @@ class Ring:
                 chunk = self._find()
                 if chunk is None and self._since_return(begin) > patience.seconds:
                     patience.give_up()
-        with self._lock:
-            if chunk is None:
+        if chunk is None:
+            with self._lock:
                 self._refusals += 1
-            else:
-                self._taken += 1
         return chunk
 
     def _since_return(self, begin: float) -> float:
@@ -176,7 +174,10 @@ class Ring:
             if chunk is None:
                 self._collect()
                 chunk = self._first_idle()
-            return None if chunk is None else chunk.take()
+            if chunk is None:
+                return None
+            self._taken += 1
+            return chunk.take()
 
     def _first_idle(self) -> Chunk | None:
         return next((chunk for chunk in self._chunks if chunk.is_idle), None)

@@ -149,8 +149,9 @@ class FastCall:
                     return False
                 storages.append(storage)
             for tensor in tensors:
-                if tensor.source is not None:
-                    tensor.source.order(stream.backend)
+                if tensor.source is None:
+                    continue
+                tensor.source.order(stream.backend)
             submission.keep_alive += storages
             submission.queue = stream.backend.launch(
                 plan.work, self.arguments(values, tensors), submission.queue

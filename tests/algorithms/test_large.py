@@ -15,12 +15,10 @@ N = 2**31 + 9  # of int8
 
 
 @pytest.fixture
-def whole_memory() -> Iterator[None]:
+def whole_memory(device: na.Device) -> Iterator[None]:
     """A pool of all the GPU has: that of a test run is a part of it for each process."""
-    device = na.devices("cuda")[0]
     before, device.pool = device.pool, device.new_pool()
-    with na.use_device(device):
-        yield
+    yield
     device.pool = before
 
 

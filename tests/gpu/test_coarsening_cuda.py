@@ -42,9 +42,8 @@ def add_rows(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
 def ptx_of(launcher: Any) -> list[str]:
     """The PTX of the coarsened variants that calls have compiled."""
     kernels = launcher.planner.coarse_kernels._kernels.values()
-    version = na.default_device().compute_capability
     executables = [e for kernel in kernels for e in kernel._variants.values()]
-    return [e.numba.inspect_asm(version) for e in executables]
+    return [e.assembly("ptx") for e in executables]
 
 
 def numbers(dtype: str, shape: Any = N) -> list[na.Tensor]:

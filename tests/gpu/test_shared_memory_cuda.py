@@ -176,5 +176,5 @@ def test_a_layout_of_three_types_equals_numpy(device: na.Device, stream: na.Stre
     assert explained.shared_bytes == LAYOUT.nbytes
     assert explained.blocks_per_multiprocessor is not None
     assert explained.blocks_per_multiprocessor >= 1
-    asm = executable_of(transpose).numba._codelibrary.get_asm_str()
+    asm = executable_of(transpose).assembly("ptx")
     assert ".extern .shared .align 1024 .b8 numbasync_shared_layout[]" in asm

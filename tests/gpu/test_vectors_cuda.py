@@ -30,8 +30,7 @@ def variants(launcher: na.Launcher) -> list[Any]:
 
 def ptx(launcher: na.Launcher, device: na.Device) -> str:
     """The PTX of all variants of a kernel."""
-    cc = device.compute_capability
-    return "\n".join(v.numba.inspect_asm(cc) for v in variants(launcher))
+    return "\n".join(v.assembly("ptx") for v in variants(launcher))
 
 
 def accesses(text: str) -> list[str]:
