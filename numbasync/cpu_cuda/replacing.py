@@ -1,4 +1,9 @@
-"""The switch: what of `numba.cuda` is replaced while programs for it run on the CPU device."""
+"""The switch: replaces parts of `numba.cuda` while programs for it run on the CPU device.
+
+What is replaced stands in the `replacements()` of the other modules: the driver's calls in `host`,
+arrays in `arrays`, kernels and their launches in `launches`, numba-cuda-mlir in `mlir`, `cuda.coop`
+in `launch/cccl_twins.py`. `cuda.to_device` is made of such calls, and stays Numba's own.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A `Storage` is one allocation, or memory of another library, with an access record. The memory
 goes back to its pool, or its library, when nothing refers to the storage any more. Work in flight
-refers to its storages, so that moment is always after the device's last use.
+refers to its storages, so that moment is always after the device's last use. The most bytes that a
+pool hands out at a time is its `max_bytes`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""How a task waits for a point of a stream: by polls of its own, or woken by the reactor."""
+"""How a task waits for a point of a stream: by polls of its own, or woken by the reactor.
+
+One look of a task lasts for `SLICE_S` here. How long a wait polls before it sleeps is the device's
+`spin_seconds` (`backend/cuda/device.py`), and for work whose last waits are known a decision of
+`wait_estimate.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Blocks that nobody asks for: pure arithmetic from a number of threads to a block."""
+"""Blocks that nobody asks for: pure arithmetic from a number of threads to a block.
+
+The number of threads comes from the compiled kernel, as its `suggested_threads`.
+"""
 
 from __future__ import annotations
 

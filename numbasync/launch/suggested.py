@@ -1,4 +1,8 @@
-"""How many threads a block suit a kernel."""
+"""`na.suggest_threads`: how many threads a block suit a kernel, for programs that ask.
+
+The number itself is the `suggested_threads` of the compiled kernel, which each backend decides:
+`backend/cuda/kernels.py` by occupancy, `backend/cpu/kernel/compiled.py` by a constant.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`numbasync doctor`: lists installed packages, devices, missing parts and how to get them."""
+"""`numbasync doctor`: lists installed packages, devices, missing parts and how to get them.
+
+It prints only: drivers and compilers are looked for by `backend/cuda/__init__.py` and `driver.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A kernel cut at its barriers: blocks that end there, and blocks at which all go on behind."""
+"""A kernel cut at its barriers: blocks that end there, and blocks at which all go on behind.
+
+A new kind of barrier is a name of `_LEVELS` here, of `_BARRIERS` in `prepare.py`, which looks for
+it in text, and of `_BARRIERS` in `target/lower.py`, for functions that reach one.
+"""
 
 from __future__ import annotations
 
