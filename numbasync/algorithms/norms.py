@@ -12,7 +12,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import cuda, int64
 
 from numbasync import block, dtypes, warp
 from numbasync.algorithms.operation import Algorithm, contiguous
@@ -21,6 +20,7 @@ from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.algorithms.softmaxes import grid_of, threads_of
 from numbasync.arguments import shown
 from numbasync.errors import CallerError, DTypeError, ShapeError
+from numbasync.kernel_names import cuda, int64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 from numbasync.layout import Shape

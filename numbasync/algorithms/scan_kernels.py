@@ -25,10 +25,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, int64, uint32, uint64
 
 from numbasync import block, vectors
 from numbasync.algorithms.reduce_kernels import THREADS, Block, four_loader, numba_type, vector_of
+from numbasync.kernel_names import cuda, int64, uint32, uint64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 

@@ -14,13 +14,13 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import cuda, int64
 
 from numbasync import block, dtypes, warp
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import named, wide
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.errors import DTypeError, ShapeError
+from numbasync.kernel_names import cuda, int64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 from numbasync.layout import Shape

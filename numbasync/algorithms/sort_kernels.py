@@ -29,12 +29,21 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import cuda, int32, int64, uint16, uint32, uint64
-from numba.cuda import cgutils, extending, types
 
 from numbasync import block, dtypes
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.algorithms.scan_kernels import each_of
+from numbasync.kernel_names import (
+    cgutils,
+    cuda,
+    extending,
+    int32,
+    int64,
+    types,
+    uint16,
+    uint32,
+    uint64,
+)
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 
