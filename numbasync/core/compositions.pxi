@@ -59,7 +59,7 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
                 holds(op, Launch__launcher, launcher) and holds(op, Launch__parts, parts)
                 and holds(get(op, Launch__config), Config_extents, extents) and record is not None
             ):
-                plan = planned(op, core, submission)
+                plan = plan_for(op, core, submission)
                 record = None if plan is None else calls.record_of(queue, get(plan, Plan_work))
                 launcher, parts = get(op, Launch__launcher), get(op, Launch__parts)
                 extents = get(get(op, Launch__config), Config_extents)
