@@ -25,8 +25,9 @@ CONSTANTS = {  # by the modules that say them
     "backend/executables.py": ("VECTOR_BYTES",),
     "device/foreign_streams.py": ("LEGACY",),
     "device/in_flight.py": ("LOOK_EVERY", "MAX_UNSIGNALLED"),
+    "device/loop_turns.py": ("MOST_FINISHED",),
     "device/storage.py": ("GRANULE", "MANY_READERS"),
-    "device/waits.py": ("SLICE_S",),
+    "device/waits.py": ("BESIDE_S", "SLICE_S"),
     "tensors/quick_import.py": ("MOST_KINDS",),
 }
 LATER = ("cuda", "runtime", "kernel", "collective")  # folders that `import numbasync` may leave out
