@@ -208,7 +208,6 @@ cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
     """`CudaStream.put_behind`. False: Python says why not."""
     cdef int status = 0, result
     cdef object event
-    cdef list numbers
     cdef void* number
     if other == <uintptr_t>calls.number:
         return True
@@ -216,17 +215,21 @@ cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
         enter(calls.device)
     if is_capturing(<void*>other, &status) != 0 or status != 0:
         return False
-    numbers = calls.spare
-    if numbers is None:
-        numbers = calls.spare = calls.device.events.numbers
-    event = numbers.pop() if PyList_GET_SIZE(numbers) else calls.device.events.take()
+    event = take_event(calls)
     number = <void*><uintptr_t>event
     # Whether the other stream is idle is not asked: a query takes longer than both of these.
     with nogil:
         result = record_event(number, <void*>other)
         if result == 0:
             result = wait_for_event(calls.number, number, 0)
-    numbers.append(event)
+    calls.spare.append(event)
     if result != 0:
         fail(result, "cuStreamWaitEvent")
     return True
+
+
+cdef object take_event(DriverStream calls):
+    """The number of an event of a stream's device, which the caller appends to `spare` again."""
+    if calls.spare is None:
+        calls.spare = calls.device.events.numbers
+    return calls.spare.pop() if PyList_GET_SIZE(calls.spare) else calls.device.events.take()

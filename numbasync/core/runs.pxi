@@ -338,20 +338,6 @@ def Runs_sync(self):
     return Runs_sync_on(self, stream)
 
 
-cdef int finished_awaits = 0
-
-
-cdef bint is_turn_due() noexcept:
-    """Whether an await whose work is done must let the loop turn."""
-    global finished_awaits
-    finished_awaits = (finished_awaits + 1) % 16
-    return finished_awaits == 0
-
-
-def turn_is_due():
-    return is_turn_due()
-
-
 def Runs___await__(self):
     return await_fast(self) if on and self.has_fast_path else python["Runs.__await__"](self)
 

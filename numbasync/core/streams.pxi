@@ -292,6 +292,30 @@ def kind_of(work):
     )
 
 
+cdef int finished_awaits = 0
+
+
+cdef bint is_turn_due() noexcept:
+    """Whether an await whose work is done must let the loop turn."""
+    global finished_awaits
+    finished_awaits = (finished_awaits + 1) % MOST_FINISHED
+    return finished_awaits == 0
+
+
+def turn_is_due():
+    return is_turn_due()
+
+
+cdef void let_turn_now() noexcept:
+    """`let_turn`."""
+    global finished_awaits
+    finished_awaits = MOST_FINISHED - 1
+
+
+def let_turn():
+    let_turn_now()
+
+
 def Waits_has_passed_soon(stream, sequence, work):
     if not on or not isa(stream, Stream):
         return python["Waits.has_passed_soon"](stream, sequence, work)
@@ -303,6 +327,7 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     cdef object loop, watcher, number, queue, waits, estimate = None
     cdef DriverStream calls
     cdef bint is_idle
+    cdef int others
     if advance(stream) >= <int64_t>sequence:
         return True
     loop = get_running_loop()
@@ -310,10 +335,8 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     if watcher is None:
         return python["Waits.has_passed_soon"](stream, sequence, work)
     running = current_task(loop)
-    if <uintptr_t>get(watcher, Reactor__last) != <uintptr_t><PyObject*>running:
-        put(watcher, Reactor__last, <uintptr_t><PyObject*>running)
-        return False
-    if not holds(watcher, Reactor__turning, False):
+    others = others_beside(watcher, <uintptr_t><PyObject*>running)
+    if others > 1:
         return False
     waits = get(watcher, Reactor_last_waits)
     if PyDict_Size(waits):
@@ -324,7 +347,9 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     calls = calls_of(queue)
     number = get(stream, Progress__sequence)
     try:
-        is_idle = queue.spin_poll() if calls is None else calls.spin_poll()
+        is_idle = queue.spin_poll() if calls is None else calls.spin_poll(
+            BESIDE_S if others else SLICE_S
+        )
     except BaseException:
         check_after_failure(stream)
         raise
@@ -335,7 +360,19 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     note_passed(stream, number)
     if estimate is not None:
         estimate.note(0.0)
+    if others:
+        let_turn_now()
     return True
+
+
+cdef int others_beside(object watcher, uintptr_t task) except -1:
+    """`Reactor.others`."""
+    cdef int others = 0
+    if <uintptr_t>get(watcher, Reactor__last) != task:
+        others = 1 if <uintptr_t>get(watcher, Reactor__before) == task else 2
+        put(watcher, Reactor__before, get(watcher, Reactor__last))
+        put(watcher, Reactor__last, task)
+    return others + (not holds(watcher, Reactor__turning, False))
 
 
 def Waits_passes_soon(stream, sequence):

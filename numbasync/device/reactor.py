@@ -45,7 +45,7 @@ class Reactor:
     """The watcher of one event loop. All methods must be called on that loop's thread."""
 
     __slots__ = (
-        "__dict__", "__weakref__", "_last", "_turning", "last_waits",
+        "__dict__", "__weakref__", "_before", "_last", "_turning", "last_waits",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -61,7 +61,8 @@ class Reactor:
         self.last_waits = LastWaits()
         self._alarm = Alarm()
         self._waker: Waker | None = None
-        self._last = 0  # id of the task that called last; a number only, so that no task is kept
+        # Ids of the task that called last, and of the one before; numbers, so that no task is kept.
+        self._last = self._before = 0
         # For each task that polls for itself now, a mark of its own: ^C may come between a number's
         # change and the `try` that undoes it.
         self.spinning = set[object]()
@@ -76,12 +77,15 @@ class Reactor:
 
     # --- tasks that poll for themselves ---
 
-    def is_awaited_by_one(self) -> bool:
-        """Whether the running task was also the last to call, and no other work is being polled: as
-        far as is known here, a turn of the loop would serve no other task.
+    def others(self) -> int:
+        """How many a turn of the loop would serve beside the running task, as far as is known here:
+        the tasks that have called since it last did, 2 if it never has, and the polls of the loop.
         """
-        before, self._last = self._last, id(asyncio.current_task())
-        return before == self._last and not self._turning
+        task = id(asyncio.current_task())
+        tasks = 0 if task == self._last else 1 if task == self._before else 2
+        if tasks:
+            self._before, self._last = self._last, task
+        return tasks + self._turning
 
     def note_poll(self) -> None:
         """Count a poll that a task made for itself."""
