@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,13 +152,14 @@ class CubSort(DeviceOp[Pair]):
     Args:
         values: what moves; None: nothing.
         are_places: what moves is the place of each key, int64, and `values` is not read.
-        own: makes the operation that does the same without CUB.
+        own: the operation that does the same without CUB.
     """
 
     def __init__(
         self, kind: Kind, keys: Tensor, values: Tensor | None, are_places: bool,
-        own: Callable[[], DeviceOp[Pair]],
+        own: DeviceOp[Pair],
     ) -> None:  # fmt: skip
+        own.suppress_warning()  # of what runs only where CUB does not
         self._kind, self._keys, self._values, self._own = kind, keys, values, own
         self._are_places = are_places
 
@@ -168,12 +169,12 @@ class CubSort(DeviceOp[Pair]):
 
     def steps(self, ctx: Context) -> Steps[Pair]:
         if ctx.records:
-            return (yield from enqueue(ctx, self._own()))
+            return (yield from self._own.steps(ctx))
         kind, key = self._kind, (self._kind, ctx.device.compute_capability)
         if key not in _sorters:
             yield _Compiling(kind, ctx.device)
         if (sorter := _sorters.get(key)) is None:
-            return (yield from enqueue(ctx, self._own()))
+            return (yield from self._own.steps(ctx))
         keys, values = self._keys, self._values
         count = keys.size
         if self._are_places:

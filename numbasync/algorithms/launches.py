@@ -21,6 +21,7 @@ from numbasync.layout import Layout, Shape
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import ArraySpec
+from numbasync.tensors.create_ops import element
 from numbasync.tensors.tensor import Tensor
 
 T = TypeVar("T")
@@ -43,6 +44,21 @@ class Array:
     def shape(self) -> Shape:
         return self.at.shape
 
+    def reinterpret(self, dtype: np.dtype[Any]) -> Array:
+        """The same bytes as elements of another type of the same size."""
+        return Array(self.place, self.at, dtype)
+
+    def part(self, start: int, shape: Shape) -> Array:
+        """Elements from `start` on, of an array of one axis, in a shape."""
+        at = _whole(shape, self.dtype)
+        begin = self.at.offset + start * self.dtype.itemsize
+        return Array(self.place, Layout(begin, *at[1:]), self.dtype)
+
+    def columns(self, most: int) -> Array:
+        """The first columns of two axes, at most so many."""
+        offset, (rows, n), strides = self.at
+        return Array(self.place, Layout(offset, (rows, min(n, most)), strides), self.dtype)
+
     def reshape(self, shape: Shape) -> Array:
         return Array(self.place, layout.reshape(self.at, shape, self.dtype.itemsize), self.dtype)
 
@@ -52,8 +68,9 @@ class Array:
 
 
 Order = tuple[int, ...] | None  # of axes
-# A place, where the elements lie in it, and, if that is in C order, the spec of such an array.
-_View = tuple[int, Layout, ArraySpec | None]
+# A place, where the elements lie in it, their dtype, and, if they lie in C order from the first
+# byte on, the spec of such an array.
+_View = tuple[int, Layout, np.dtype[Any], ArraySpec | None]
 
 
 class Launches:
@@ -94,17 +111,21 @@ class Launches:
             )
             for i, ((shape, dtype), order) in enumerate(zip(operands, self.orders, strict=True))
         )
-        self._is_copied = False
-        self._result: _View
-        self._made: list[ArraySpec] = []
+        self._are_copied = False
+        self._results: tuple[_View, ...]
+        self._made: list[tuple[ArraySpec, Any]] = []  # what each is filled with; None: nothing
         self._views: list[_View] = []
         self._known: dict[Array, int] = {}  # the view of each array
         self._launches: list[tuple[Any, list[Any], list[tuple[int, int]]]] = []
 
     def empty(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """Memory that each run allocates."""
+        return self.full(shape, None, dtype)
+
+    def full(self, shape: Shape, value: Any, dtype: np.dtype[Any]) -> Array:
+        """Memory that each run allocates, and fills with a value before the first launch."""
         spec = ArraySpec(shape, dtype)
-        self._made.append(spec)
+        self._made.append((spec, None if value is None else element(value, dtype)))
         return Array(len(self.operands) + len(self._made) - 1, spec.at, dtype)
 
     def launch(self, kernel: Any, *args: Any) -> None:
@@ -127,31 +148,34 @@ class Launches:
             self._views.append(_view_of(array))
         return self._known[array]
 
-    def give(self, result: Array, *, is_copied: bool = False) -> None:
-        """Say what a run gives, behind the last launch.
+    def give(self, *results: Array, are_copied: bool = False) -> None:
+        """Say what a run gives, behind the last launch: a tensor, or a tuple of several.
 
         Args:
-            is_copied: a contiguous copy of it.
+            are_copied: contiguous copies of these.
         """
-        self._result, self._is_copied = _view_of(result), is_copied
+        self._results, self._are_copied = tuple(map(_view_of, results)), are_copied
 
     def has_fast_path(self, operands: Sequence[Any]) -> bool:
         """Whether a run is one launch, which a fast path enqueues whole or not at all."""
         return (
             len(self._launches) == 1
-            and not self._is_copied
+            and not self._are_copied
             and not any(self.orders)
+            and all(value is None for _, value in self._made)
             and all(type(x) is Tensor and x.is_contiguous for x in operands)
         )
 
     def try_enqueue(
         self, operands: Sequence[Tensor], submission: Submission, pool: MemoryPool | None
-    ) -> Tensor | None:
-        """Enqueue the one launch by its fast path, if the pool has free blocks; its result."""
+    ) -> Any:
+        """Enqueue the one launch by its fast path, if the pool has free blocks: what the run gives,
+        or None.
+        """
         stream = submission.stream
         pool = pool or stream.device.pool
         storages = []
-        for spec in self._made:
+        for spec, _ in self._made:
             storage = pool.reuse(spec.nbytes)
             if storage is None:
                 return None
@@ -161,10 +185,11 @@ class Launches:
         launch = _called(kernel, values, views, tensors)
         if not launch.has_fast_path or not launch.try_enqueue(submission, pool):
             return None
-        return self._seen(self._result, operands, storages, stream.device)
+        given = [self._seen(result, operands, storages, stream.device) for result in self._results]
+        return given[0] if len(given) == 1 else tuple(given)
 
-    def steps(self, ctx: Context, operands: Sequence[Tensor]) -> Steps[Tensor]:
-        """Allocate, launch, and give the result."""
+    def steps(self, ctx: Context, operands: Sequence[Tensor]) -> Steps[Any]:
+        """Allocate, launch, and give the results."""
         seen = []
         for x, order in zip(operands, self.orders, strict=True):
             if order is not None:
@@ -173,17 +198,20 @@ class Launches:
                 x = yield from _part(ctx, x.dup())
             seen.append(x)
         storages = []
-        for spec in self._made:
+        for spec, value in self._made:
             if ctx.admission is not None:
                 yield from ctx.room(spec.nbytes)
             storages.append(ctx.alloc(spec.nbytes))
+            if value is not None:
+                ctx.queue.fill(Tensor.of(ctx.device, storages[-1], spec).handle, value)
         tensors = self._tensors(seen, storages, ctx.device)
         for kernel, values, views in self._launches:
             yield from _part(ctx, _called(kernel, values, views, tensors))
-        result = self._seen(self._result, seen, storages, ctx.device)
-        if self._is_copied:
-            result = yield from _part(ctx, result.dup())
-        return result
+        given = [self._seen(result, seen, storages, ctx.device) for result in self._results]
+        if self._are_copied:
+            for i, result in enumerate(given):
+                given[i] = yield from _part(ctx, result.dup())
+        return given[0] if len(given) == 1 else tuple(given)
 
     def _tensors(
         self, operands: Sequence[Tensor], storages: Sequence[Storage], device: Device
@@ -193,24 +221,25 @@ class Launches:
     def _seen(
         self, view: _View, operands: Sequence[Tensor], storages: Sequence[Storage], device: Device
     ) -> Tensor:
-        place, at, spec = view
+        place, at, dtype, spec = view
         own = place - len(operands)
         if own >= 0:
             if spec is not None:
                 return Tensor.of(device, storages[own], spec)
-            return Tensor.of(device, storages[own], self._made[own])._view(at)
+            return Tensor.of(device, storages[own], self._made[own][0])._view(at, dtype)
         x = operands[place]
-        if x.shape == at.shape and spec is not None:
+        if x.shape == at.shape and spec is not None and x.dtype == dtype:
             return x
         start = x._layout.offset
         if spec is not None and not start and x.source is None:
             return Tensor.of(device, x.storage, spec)  # whose key is known
-        return x._view(Layout(start + at.offset, at.shape, at.strides) if start else at)
+        return x._view(Layout(start + at.offset, at.shape, at.strides) if start else at, dtype)
 
 
 def _view_of(array: Array) -> _View:
     is_whole = array.at == _whole(array.shape, array.dtype)
-    return array.place, array.at, ArraySpec(array.shape, array.dtype) if is_whole else None
+    spec = ArraySpec(array.shape, array.dtype) if is_whole else None
+    return array.place, array.at, array.dtype, spec
 
 
 def _part(ctx: Context, op: DeviceOp[T]) -> Steps[T]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from numbasync import dtypes
+from numbasync.algorithms.launches import Array, Launches
 from numbasync.algorithms.look_back import words_of_row
-from numbasync.algorithms.operation import Algorithm, contiguous, one_axis
+from numbasync.algorithms.operation import Algorithm, one_axis
 from numbasync.algorithms.operators import U64, Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import (
@@ -23,7 +24,7 @@ from numbasync.arguments import check_bool, is_one_of, shown
 from numbasync.errors import CallerError
 from numbasync.layout import Shape
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors.create import empty, zeros
+from numbasync.tensors.create import empty
 from numbasync.tensors.create_ops import element
 from numbasync.tensors.tensor import Tensor
 
@@ -151,21 +152,19 @@ def _plan(
     columns = math.prod(result[along + 1 :])
     seen = (math.prod(result[:along]), n, columns)
 
-    def build(x: Tensor) -> DeviceOp[Tensor]:
-        return (
-            contiguous(x)
-            .then(lambda t: scan_rows(operator, t.reshape(seen), start, is_exclusive))
-            .reshape(result)
-        )
-
-    return build
+    launches = Launches((shape, dtype))
+    x = launches.operands[0].reshape(seen)
+    launches.give(put_scan(launches, operator, x, start, is_exclusive).reshape(result))
+    return launches
 
 
-def scan_rows(
-    operator: Operator, x: Tensor, start: Any = None, is_exclusive: bool = False,
+def put_scan(
+    launches: Launches, operator: Operator, x: Array, start: Any = None, is_exclusive: bool = False,
     is_first: bool = True,
-) -> DeviceOp[Tensor]:  # fmt: skip
-    """The scan along the middle of three axes, of elements or of states."""
+) -> Array:  # fmt: skip
+    """Put the scan along the middle of three axes, of elements or of states, behind the launches;
+    its result.
+    """
     rows, n, columns = x.shape
     state = operator.states[0]
     block = scan_block(n, columns, each_of(state))
@@ -176,33 +175,36 @@ def scan_rows(
     has_start = start is not None
     first = start if has_start else 0
 
-    def written(kernel: Any, shape: Shape, seen: Tensor, before: Tensor) -> DeviceOp[Tensor]:
-        return (
-            empty(shape, out)
-            .then(
-                lambda z: kernel[blocks * parts, THREADS](z, seen, before, first, parts).map(
-                    lambda _: z
-                )
-            )
-            .reshape(x.shape)
-        )
+    def written(kernel: Any, seen: Array, before: Array) -> Array:
+        z = launches.empty(seen.shape, out)
+        launches.launch(kernel[blocks * parts, THREADS], z, seen, before, first, parts)
+        return z.reshape(x.shape)
 
     if block.along == THREADS:  # of one column
         seen = x.reshape((rows, 1, n))
         kernel = scan_row_kernel(*what, x.dtype, out, is_first, parts > 1, has_start, is_exclusive)
         if parts == 1:
-            return written(kernel, seen.shape, seen, seen)
-        words = zeros(rows * words_of_row(state, parts) + 1, U64)
-        return words.then(lambda w: written(kernel, seen.shape, seen, w))
+            return written(kernel, seen, seen)
+        words = launches.full((rows * words_of_row(state, parts) + 1,), 0, U64)
+        return written(kernel, seen, words)
     how = parts > 1, has_start, is_exclusive
     if parts == 1:
-        return written(scan_kernel(*what, block, is_first, False, *how), x.shape, x, x)
+        return written(scan_kernel(*what, block, is_first, False, *how), x, x)
     full = parts - 1  # of the last chunk nothing is behind
     totals = scan_kernel(*what, block, is_first, True, False, False, False)
     last = scan_kernel(*what, block, is_first, False, *how)
-    made: DeviceOp[Tensor] = empty((rows, full, columns), state).then(
-        lambda z: totals[blocks * full, THREADS](z, x, x, 0, full).map(lambda _: z)
-    )
-    return made.then(lambda z: scan_rows(operator, z, is_first=False)).then(
-        lambda before: written(last, x.shape, x, before)
-    )
+    z = launches.empty((rows, full, columns), state)
+    launches.launch(totals[blocks * full, THREADS], z, x, x, 0, full)
+    return written(last, x, put_scan(launches, operator, z, is_first=False))
+
+
+def scan_rows(operator: Operator, x: Tensor) -> DeviceOp[Tensor]:
+    """The scan along the middle of three axes of a tensor."""
+    return Algorithm("scan", x, partial(_plan_rows, operator))
+
+
+def _plan_rows(operator: Operator, shape: Shape, dtype: np.dtype[Any]) -> Launches:
+    launches = Launches((shape, dtype))
+    (x,) = launches.operands
+    launches.give(put_scan(launches, operator, x))
+    return launches

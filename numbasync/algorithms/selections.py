@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from numbasync.algorithms import reductions
+from numbasync.algorithms.launches import Launches
 from numbasync.algorithms.operation import Algorithm, Number, contiguous
 from numbasync.algorithms.operators import BOOL, F64, I64, U8, named, wide
 from numbasync.algorithms.reduce_kernels import THREADS
@@ -269,11 +270,12 @@ def _plan_search(
         return lambda *_: zeros(shape, I64)
     kernel, bits, n = search_kernel(dtype, is_right), bits_of(dtype), math.prod(shape)
 
-    def search(pair: Pair) -> DeviceOp[Tensor]:
-        a, x = (t.reinterpret(bits) for t in pair)
-        return empty(n, I64).then(lambda z: kernel[_blocks(n), THREADS](z, a, x).map(lambda _: z))
-
-    return lambda a, x: zip(_flat(a), _flat(x)).then(search).reshape(shape)
+    launches = Launches((a_shape, dtype), (shape, dtype))
+    a, x = (array.reinterpret(bits) for array in launches.operands)
+    z = launches.empty((n,), I64)
+    launches.launch(kernel[_blocks(n), THREADS], z, a, x.reshape((n,)))
+    launches.give(z.reshape(shape))
+    return launches
 
 
 def _plan_histogram(bins: Any, outer: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:

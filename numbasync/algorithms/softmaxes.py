@@ -147,7 +147,7 @@ def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     z = launches.empty((rows, n), dtype)
     launches.launch(kernel[grid], z, x, x)
     z = z.reshape(tuple(shape[a] for a in order))
-    launches.give(z.permuted(back), is_copied=not is_last)
+    launches.give(z.permuted(back), are_copied=not is_last)
     return launches
 
 
