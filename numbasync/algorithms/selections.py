@@ -15,9 +15,11 @@ from numbasync.algorithms.operators import BOOL, F64, I64, U8, named, wide
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scans import scan_rows
 from numbasync.algorithms.select_kernels import (
+    MARKS,
     SHARED_BINS,
     bin_kernel,
     change_kernel,
+    count_marked,
     keep_marked,
     search_kernel,
 )
@@ -79,7 +81,7 @@ def select(x: Any, mask: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         on_device: their number stays on the device: the result is a `Prefix`.
 
     Else the number is awaited, to make the result, which so cannot be part of a graph. Reads the
-    mask three times and each element once, beside 8 bytes an element of counts.
+    mask twice, and each element that is selected once.
 
     Raises:
         ShapeError: the shapes differ.
@@ -202,7 +204,11 @@ def _blocks(n: int) -> int:
 
 def _kept(name: str, stays: bool, x: Tensor, mask: Tensor) -> DeviceOp[Any]:
     """The elements of one axis, not empty, where `mask` is true; `name` is the function's."""
-    counted = scan_rows(named("sum", BOOL), mask.reshape((1, -1, 1))).reshape(-1)
+    chunks = -(-len(x) // MARKS)
+    counted = empty(chunks, I64).then(
+        lambda z: count_marked[chunks, THREADS](z, mask).map(lambda _: z.reshape((1, -1, 1)))
+    )
+    counted = counted.then(lambda z: scan_rows(named("sum", I64), z)).reshape(-1)
 
     def write(ends: Tensor) -> DeviceOp[Any]:
         if stays:
@@ -213,7 +219,7 @@ def _kept(name: str, stays: bool, x: Tensor, mask: Tensor) -> DeviceOp[Any]:
         if not count:
             return empty(0, x.dtype)
         return empty(count, x.dtype).then(
-            lambda z: keep_marked[_blocks(len(x)), THREADS](z, x, mask, ends).map(lambda _: z)
+            lambda z: keep_marked[chunks, THREADS](z, x, mask, ends).map(lambda _: z)
         )
 
     return counted.then(write)

@@ -11,14 +11,19 @@ import numbasync as na
 from numbasync import algorithms
 from numbasync.algorithms import cub
 from numbasync.errors import CallerError
-from tests.common import host
+from tests.common import full, host
 
 pytestmark = pytest.mark.cuda
 pytest.importorskip("cuda.compute")
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint64"])
-@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "descending"),
+    [
+        ("int32", False),
+        *(full(dtype, True) for dtype in ("bool", "int8", "uint64")),
+    ],
+)
 def test_the_bits_are_those_of_kernels(
     device: na.Device, dtype: str, descending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
