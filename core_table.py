@@ -32,7 +32,7 @@ CONSTANTS = {  # by the modules that say them
 
 
 class Slots(NamedTuple):
-    """A class: its own slots, the names of its bases, whether it is known, and of a backend, and the
+    """A class: its own slots, its bases, whether it is known, and of a backend, and the
     folder of the package that has it.
     """
 
