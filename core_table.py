@@ -34,12 +34,15 @@ LATER = ("cuda", "runtime", "kernel", "collective")  # folders that `import numb
 
 
 class Slots(NamedTuple):
-    """A class: its own slots, the names of its bases, whether it is known, and when."""
+    """A class: its own slots, the names of its bases, whether it is known, and when, and the
+    folder of the package that has it.
+    """
 
     own: tuple[str, ...]
     bases: tuple[str, ...]
     is_known: bool
     is_imported_later: bool
+    room: str
 
 
 def table(package: Path) -> str:
@@ -64,6 +67,19 @@ def table(package: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rooms(package: Path) -> dict[str, dict[str, int]]:
+    """By the package's folder, the known classes in it, with how many slots the core reads."""
+    classes = _classes(package)
+    sources = "".join(path.read_text() for path in sorted(package.glob("core/*.pxi")))
+    words = set(re.findall(r"\w+", sources))
+    found: dict[str, dict[str, int]] = {}
+    for name in sorted(classes):
+        if classes[name].is_known:
+            read = len(_read(name, classes, words))
+            found.setdefault(classes[name].room, {})[name] = read
+    return found
+
+
 def _read(name: str, classes: dict[str, Slots], words: set[str]) -> list[str]:
     """The slots of a class that the core's sources name."""
     return [slot for slot in _slots(name, classes) if f"{name}_{slot}" in words]
@@ -77,11 +93,13 @@ def _classes(package: Path) -> dict[str, Slots]:
         if "__slots__" not in text and "slots=True" not in text and "@known" not in text:
             continue
         is_imported_later = path.parent.name in LATER
+        room = path.relative_to(package).parts[0]
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef):
                 decorators = {ast.unparse(d) for d in node.decorator_list}
                 bases = tuple(ast.unparse(b).partition("[")[0] for b in node.bases)
-                entry = Slots(_own(node), bases, "known" in decorators, is_imported_later)
+                is_known = "known" in decorators
+                entry = Slots(_own(node), bases, is_known, is_imported_later, room)
                 if entry.is_known or node.name not in found:
                     found[node.name] = entry
     return found

@@ -1,4 +1,4 @@
-"""One GPU."""
+"""One GPU: its limits, memory, streams and kernels, and how long a wait polls (`spin_seconds`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Driver calls: results as exceptions, and the current context of each thread."""
+"""Driver calls: results as exceptions, and the current context of each thread; and where the
+compiler's libraries are, or what installs them (`toolchain`).
+"""
 
 from __future__ import annotations
 
