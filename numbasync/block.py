@@ -27,11 +27,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import cuda, int32, int64, uint16
-from numba.cuda import extending, types
-from numba.cuda.core.errors import TypingError
-
 from numbasync import vectors
+from numbasync.kernel_names import TypingError, cuda, extending, int32, int64, types, uint16
 from numbasync.warp import (
     WARP,
     _is_number,

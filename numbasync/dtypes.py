@@ -119,7 +119,7 @@ def numba_type(dtype: np.dtype[Any]) -> Any:
         DTypeError: this version of Numba does not have it.
     """
     if not is_extension(dtype):
-        from numba.np.numpy_support import from_dtype
+        from numbasync.kernel_names import from_dtype
 
         return from_dtype(dtype)
     found = extension_types().get(dtype.type.__name__)
@@ -133,7 +133,7 @@ def numba_type(dtype: np.dtype[Any]) -> Any:
 @cache
 def extension_types() -> dict[str, Any]:
     """Numba's types of `EXTENSIONS`, by their names; without those that this Numba lacks."""
-    from numba.cuda import types
+    from numbasync.kernel_names import types
 
     found = {name: getattr(types, name, None) for name in EXTENSIONS}
     return {name: numba_type for name, numba_type in found.items() if numba_type is not None}
@@ -148,7 +148,7 @@ def small_types() -> dict[Any, ElementType]:
 
 def numpy_dtype(numba_type: Any) -> np.dtype[Any]:
     """NumPy's dtype of Numba's type of elements."""
-    from numba.np.numpy_support import as_dtype
+    from numbasync.kernel_names import as_dtype
 
     for name, extension in extension_types().items():
         if numba_type == extension:

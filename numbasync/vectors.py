@@ -45,10 +45,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, extending, types
-from numba.cuda.core.errors import TypingError
 
 from numbasync.errors import MisalignedAccessError
+from numbasync.kernel_names import TypingError, cgutils, extending, types
 
 __all__ = ["is_aligned", "load", "store"]
 

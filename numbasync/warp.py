@@ -31,11 +31,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
-from numba import cuda
-from numba.cuda import extending, types
-from numba.cuda.core.errors import TypingError
-
 from numbasync.errors import CallerError
+from numbasync.kernel_names import TypingError, cuda, extending, types
 
 __all__ = ["reduce", "scan", "sum"]
 

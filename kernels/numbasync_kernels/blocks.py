@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda, int64, uint32
+from numbasync.kernel_names import cuda, int64, uint32
 
 
 @cuda.jit(device=True)

@@ -14,12 +14,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, int64, types, uint8
 
 from numbasync import dtypes
 from numbasync.algorithms.reduce_kernels import numba_type
 from numbasync.arguments import is_one_of, shown
 from numbasync.errors import CallerError, DTypeError
+from numbasync.kernel_names import cuda, int64, types, uint8
 
 F32, F64, I64, U64 = (np.dtype(t) for t in (np.float32, np.float64, np.int64, np.uint64))
 U8, BOOL = np.dtype(np.uint8), np.dtype(np.bool_)

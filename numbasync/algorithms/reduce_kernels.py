@@ -21,9 +21,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, int64, uint64
 
 from numbasync import vectors
+from numbasync.kernel_names import cuda, int64, uint64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 
@@ -96,7 +96,7 @@ GET = {1: _get_1, 2: _get_2, 3: _get_3}
 
 def numba_type(dtype: np.dtype[Any]) -> Any:
     """The type of shared memory for elements of a state."""
-    from numba.np.numpy_support import from_dtype
+    from numbasync.kernel_names import from_dtype
 
     return from_dtype(dtype)
 

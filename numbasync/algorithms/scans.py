@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from numbasync import dtypes
+from numbasync.algorithms.look_back import words_of_row
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis
-from numbasync.algorithms.operators import Operator, operator_of
+from numbasync.algorithms.operators import U64, Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import (
     each_of,
@@ -22,7 +23,7 @@ from numbasync.arguments import check_bool, is_one_of, shown
 from numbasync.errors import CallerError
 from numbasync.layout import Shape
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors.create import empty
+from numbasync.tensors.create import empty, zeros
 from numbasync.tensors.create_ops import element
 from numbasync.tensors.tensor import Tensor
 
@@ -53,12 +54,12 @@ def scan(
     every grid, in each run, on each GPU; the CPU device may contract products differently.
 
     Error bound of a sum, to first order: with u = ``2**-24`` for float32 and ``2**-53`` for
-    float64, ``h u scan(abs(x))``, where h is at most 41 for up to 4,096 elements along the last
-    axis, and 40 more for each factor of 4,096 beyond. Sums of integers are exact modulo ``2**64``.
+    float64, ``h u scan(abs(x))``. Along the last axis, h is at most 41 for up to 4,096 elements,
+    and ``70 + n / 2**26`` for n elements; along others 41 for up to 128, and 40 more for each
+    factor of 128 beyond. Sums of integers are exact modulo ``2**64``.
 
-    Up to 4,096 elements of 4 bytes along the last axis are read once, by one kernel; more are read
-    twice, by three. Of other axes that limit is 128 elements. What is not contiguous is copied
-    first.
+    Along the last axis one kernel reads and writes each element once. More than 128 elements along
+    another one are read twice, by three. What is not contiguous is copied first.
 
     Raises:
         ShapeError: there is no such axis.
@@ -170,36 +171,38 @@ def scan_rows(
     block = scan_block(n, columns, each_of(state))
     parts = -(-n // (block.along * each_of(state)))
     blocks = -(-columns // block.columns) * -(-rows // block.rows)
-    is_row = block.along == THREADS
     out = operator.out if is_first else state
+    what = state, operator.lift, operator.combine, operator.finish
+    has_start = start is not None
+    first = start if has_start else 0
 
-    def kernel(is_total: bool, has_before: bool, has_start: bool, is_exclusive: bool) -> Any:
-        what = state, operator.lift, operator.combine, operator.finish
-        how = is_first, is_total, has_before, has_start, is_exclusive
-        if is_row:
-            return scan_row_kernel(*what, x.dtype, state if is_total else out, *how)
-        return scan_kernel(*what, block, *how)
-
-    seen = x.reshape((rows, 1, n)) if is_row else x
-    last = kernel(False, parts > 1, start is not None, is_exclusive)
-    first = 0 if start is None else start
-
-    def write(before: Tensor) -> DeviceOp[Tensor]:
+    def written(kernel: Any, shape: Shape, seen: Tensor, before: Tensor) -> DeviceOp[Tensor]:
         return (
-            empty(seen.shape, out)
+            empty(shape, out)
             .then(
-                lambda z: last[blocks * parts, THREADS](z, seen, before, first, parts).map(
+                lambda z: kernel[blocks * parts, THREADS](z, seen, before, first, parts).map(
                     lambda _: z
                 )
             )
             .reshape(x.shape)
         )
 
+    if block.along == THREADS:  # of one column
+        seen = x.reshape((rows, 1, n))
+        kernel = scan_row_kernel(*what, x.dtype, out, is_first, parts > 1, has_start, is_exclusive)
+        if parts == 1:
+            return written(kernel, seen.shape, seen, seen)
+        words = zeros(rows * words_of_row(state, parts) + 1, U64)
+        return words.then(lambda w: written(kernel, seen.shape, seen, w))
+    how = parts > 1, has_start, is_exclusive
     if parts == 1:
-        return write(x)
+        return written(scan_kernel(*what, block, is_first, False, *how), x.shape, x, x)
     full = parts - 1  # of the last chunk nothing is behind
-    totals = kernel(True, False, False, False)
+    totals = scan_kernel(*what, block, is_first, True, False, False, False)
+    last = scan_kernel(*what, block, is_first, False, *how)
     made: DeviceOp[Tensor] = empty((rows, full, columns), state).then(
-        lambda z: totals[blocks * full, THREADS](z, seen, x, 0, full).map(lambda _: z)
+        lambda z: totals[blocks * full, THREADS](z, x, x, 0, full).map(lambda _: z)
     )
-    return made.then(lambda z: scan_rows(operator, z, is_first=False)).then(write)
+    return made.then(lambda z: scan_rows(operator, z, is_first=False)).then(
+        lambda before: written(last, x.shape, x, before)
+    )

@@ -13,7 +13,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import cuda, int64, uint8
 
 from numbasync import block
 from numbasync.algorithms.operation import Algorithm, contiguous
@@ -22,6 +21,7 @@ from numbasync.algorithms.reduce_kernels import numba_type
 from numbasync.algorithms.scans import check_scan, start_of
 from numbasync.arguments import shown
 from numbasync.errors import CallerError, DTypeError, ShapeError
+from numbasync.kernel_names import cuda, int64, uint8
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 from numbasync.layout import Shape

@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float64, int32, int64
 
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.algorithms.sort_kernels import ordered
+from numbasync.kernel_names import cuda, float64, int32, int64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 

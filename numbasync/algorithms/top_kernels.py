@@ -20,11 +20,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32, int64, uint64
 
 from numbasync import block
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.algorithms.sort_kernels import PASS_BINS, PASS_BITS, bits_of, ordered
+from numbasync.kernel_names import cuda, int32, int64, uint64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numba import cuda
 from numba.core import types as _types
 
 from numbasync.backend.program_functions import device_function
 from numbasync.facts.source import captured, find_definition
+from numbasync.kernel_names import cuda
 
 _numba_types: Any = _types
 _MISSING: Any = object()

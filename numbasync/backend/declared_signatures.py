@@ -8,12 +8,11 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
-from numba.cuda import types
-from numba.np.numpy_support import as_dtype
 
 from numbasync import dtypes
 from numbasync.backend.executables import ArrayKey, NamedTupleKey
 from numbasync.errors import DTypeError
+from numbasync.kernel_names import as_dtype, types
 
 
 def type_of(key: Hashable) -> Any:

@@ -8,11 +8,11 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from numba import cuda
 from numba.core.dispatcher import Dispatcher
 
 from numbasync.backend.declared_signatures import results
 from numbasync.facts.source import nested_codes
+from numbasync.kernel_names import cuda
 
 # Types of arguments, and of a result, of a function for each declared signature.
 Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]

@@ -224,7 +224,8 @@ def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int
     dtype, extents = declared
     if type(dtype).__module__.startswith("numba."):
         from numba.core.errors import NumbaError
-        from numba.np.numpy_support import as_dtype
+
+        from numbasync.kernel_names import as_dtype
 
         with contextlib.suppress(NumbaError):  # of no NumPy type: refused below
             dtype = as_dtype(dtype)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
-
+from numbasync.kernel_names import cuda
 from numbasync.launch.launcher import Launcher, launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 

@@ -52,7 +52,7 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
             return python["imported"](x, reader.in_python)
     storage = na_referent(get(place.entry, Entry_ref))
     if storage is None:
-        memory = borrowed(place, reader, stream, owner, reader.kept(x))
+        memory = borrow(place, reader, stream, owner, reader.kept(x))
         storage = PyType_GenericAlloc(classes[Storage], 0)
         fill_storage(storage, found(owners, place.backend), memory, place.backend)
         weak = PyWeakref_NewRef(storage, NULL)
@@ -68,14 +68,14 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
         return python["imported"](x, reader.in_python)
     elif owner is None:  # the storage keeps the array's memory
         if place.source is None or place.stream != stream:
-            place.source, place.stream = borrowed(place, reader, stream, None, None), stream
+            place.source, place.stream = borrow(place, reader, stream, None, None), stream
         memory = place.source
     else:  # the stream is its owner's
         memory = get(storage, Storage_memory)
         if not isa(memory, Borrowed) or not holds(memory, Borrowed_reader, reader.in_python) or (
             not holds(memory, Borrowed_mark, None) or not holds(memory, Borrowed_owner, owner)
         ):
-            memory = borrowed(place, reader, stream, owner, None)
+            memory = borrow(place, reader, stream, owner, None)
     tensor = PyType_GenericAlloc(classes[Tensor], 0)
     put(tensor, DeviceArray__former, None)
     put(tensor, DeviceArray__kind, None)
@@ -99,7 +99,7 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
     return tensor
 
 
-cdef object borrowed(
+cdef object borrow(
     Place place, ArrayReader reader, object stream, object owner, object keep
 ):
     """`Borrowed`."""

@@ -67,8 +67,9 @@ class Integers:
     """What is known of the integers of one function."""
 
     def __init__(self, names: Names) -> None:
-        from numba import cuda
         from numba.core import ir
+
+        from numbasync.kernel_names import cuda
 
         self._ir, self._cuda, self._names = ir, cuda, names
         self._sums: dict[str, Affine | None] = {}

@@ -131,7 +131,7 @@ def is_unrolled(callee: Any) -> bool:
 
 def is_atomic(callee: Any) -> bool:
     """Whether a function is one of `cuda.atomic`."""
-    from numba import cuda
+    from numbasync.kernel_names import cuda
 
     return any(callee is f for f in vars(cuda.atomic).values())
 

@@ -33,8 +33,9 @@ class Guards:
     """The conditions in front of the stores of one function."""
 
     def __init__(self, names: Names) -> None:
-        from numba import cuda
         from numba.core import ir
+
+        from numbasync.kernel_names import cuda
 
         self._ir, self._cuda, self._names = ir, cuda, names
         self._integers = Integers(names)

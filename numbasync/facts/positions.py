@@ -113,7 +113,7 @@ def usage(function: FunctionType) -> Usage:
 
 @cache
 def _places() -> tuple[Any, Any, Any]:
-    from numba import cuda
+    from numbasync.kernel_names import cuda
 
     return cuda.threadIdx, cuda.blockIdx, cuda.laneid
 
@@ -128,8 +128,9 @@ class _Reader:
     """
 
     def __init__(self, function: FunctionType) -> None:
-        from numba import cuda
         from numba.core import ir
+
+        from numbasync.kernel_names import cuda
 
         self._ir, self._cuda = ir, cuda
         self._names = read(function)

@@ -73,8 +73,9 @@ class _Reader:
     """The calls and the control flow of one function, from Numba's own front end."""
 
     def __init__(self, function: FunctionType, seen: frozenset[FunctionType] = frozenset()) -> None:
-        from numba import cuda
         from numba.core import ir
+
+        from numbasync.kernel_names import cuda
 
         self._ir, self._cuda = ir, cuda
         self._function = function
@@ -231,8 +232,9 @@ def _guard(function: FunctionType) -> FunctionType | None:
 
 def _check_repeatable(guard: FunctionType) -> None:
     """Refuse what must not be run twice: stores, and calls of device functions and atomics."""
-    from numba import cuda
     from numba.core import ir
+
+    from numbasync.kernel_names import cuda
 
     repeatable = (cuda.grid, len, min, max, abs, int, float, bool)
     names = _names_of(guard)

@@ -444,7 +444,7 @@ def launcher(
         if isinstance(kernel, Launcher):
             raise LauncherError(f"{kernel.name} has a launcher already; write @na.launcher once.")
         if isinstance(kernel, FunctionType):
-            from numba import cuda
+            from numbasync.kernel_names import cuda
 
             kernel = cuda.jit(**jit_options)(kernel)
         elif jit_options:

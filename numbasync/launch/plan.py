@@ -353,7 +353,7 @@ def as_device_function(dispatcher: Any) -> Any:
     One Numba dispatcher cannot be both: Numba does not compile a dispatcher that was compiled as a
     kernel as a device function.
     """
-    from numba import cuda
+    from numbasync.kernel_names import cuda
 
     options = {k: v for k, v in jit_options(dispatcher).items() if k != "max_registers"}
     return cuda.jit(device=True, **options)(dispatcher.py_func)

@@ -106,7 +106,7 @@ def register_reducers() -> None:
     `cuda.grid`, by name. Numba would pickle their code, and the analysis of a kernel's code would
     not recognise the copy.
     """
-    from numba import cuda
+    from numbasync.kernel_names import cuda
 
     def reduce_intrinsic(value: Any) -> Any:
         name = value._name
@@ -123,6 +123,6 @@ def register_reducers() -> None:
 
 
 def _of_cuda(name: str) -> Any:
-    from numba import cuda
+    from numbasync.kernel_names import cuda
 
     return getattr(cuda, name)

@@ -119,7 +119,7 @@ def _names(code: CodeType) -> tuple[set[str], set[str]]:
 
 def _line_of_dynamic_array(function: FunctionType) -> int:
     """The line in which a function takes dynamic shared memory by `cuda.shared.array`, or 0."""
-    from numba import cuda
+    from numbasync.kernel_names import cuda
 
     if all(value is not cuda.shared.array for value in _named_values(function)):
         return 0  # Numba's reading of a function takes long

@@ -73,7 +73,7 @@ def with_tiles(
         mapped: the body is called for tile after tile, as `Partition.map` describes.
         options: of `cuda.jit`.
     """
-    from numba import cuda
+    from numbasync.kernel_names import cuda
 
     signature, body_arguments = [], []
     remaining = iter(ranks)

@@ -44,10 +44,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from numbasync.arguments import as_whole, shown
 from numbasync.errors import DTypeError, ShapeError
+from numbasync.kernel_names import cuda
 from numbasync.ops.op import DeviceOp
 from numbasync.random import xoroshiro
 from numbasync.tensors.array_spec import contiguous

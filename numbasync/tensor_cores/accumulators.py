@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba.cuda import cgutils
-from numba.cuda import types as numba_types
-from numba.cuda.core.errors import TypingError
-
+from numbasync.kernel_names import TypingError, cgutils
+from numbasync.kernel_names import types as numba_types
 from numbasync.tensor_cores.fragments import AccumulatorType
 from numbasync.tensor_cores.ptx import (
     F32,

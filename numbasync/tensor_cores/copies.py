@@ -16,10 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.cuda import cgutils, extending
-from numba.cuda import types as numba_types
-from numba.cuda.core.errors import TypingError
-
+from numbasync.kernel_names import TypingError, cgutils, extending
+from numbasync.kernel_names import types as numba_types
 from numbasync.tensor_cores.ptx import (
     I32,
     I64,

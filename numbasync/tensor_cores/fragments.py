@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.cuda import extending
-from numba.cuda import types as numba_types
-from numba.cuda.core.errors import TypingError
-
 from numbasync.dtypes import SMALL, in_words, small_types
+from numbasync.kernel_names import TypingError, extending
+from numbasync.kernel_names import types as numba_types
 from numbasync.tensor_cores.ptx import (
     F32,
     I32,

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.cuda import types as numba_types
-
+from numbasync.kernel_names import types as numba_types
 from numbasync.tensor_cores.ptx import (
     Generate,
     asm,

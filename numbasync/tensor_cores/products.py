@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import types as numba_types
-from numba.cuda.core.errors import TypingError
 
 from numbasync.dtypes import SMALL, TABLE, in_words, is_float
+from numbasync.kernel_names import TypingError
+from numbasync.kernel_names import types as numba_types
 from numbasync.tensor_cores.fragments import STEP, AccumulatorType, FragmentType
 from numbasync.tensor_cores.ptx import (
     I32,

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import cgutils, extending, types
-from numba.cuda.core.errors import TypingError
 
 from numbasync.errors import CallerError
+from numbasync.kernel_names import TypingError, cgutils, extending, types
 from numbasync.tensor_cores.capabilities import (
     OF_CLUSTERS,
     OF_MAPS,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba.cuda import cgutils
-from numba.cuda import types as numba_types
-from numba.cuda.core.errors import TypingError
-
 from numbasync.dtypes import SMALL, in_words
+from numbasync.kernel_names import TypingError, cgutils
+from numbasync.kernel_names import types as numba_types
 from numbasync.tensor_cores.accumulators import check_accumulators, corner_of, places
 from numbasync.tensor_cores.fragments import SHORT, AccumulatorType, packed
 from numbasync.tensor_cores.ptx import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.cuda import types as numba_types
-from numba.cuda.core.errors import TypingError
-
+from numbasync.kernel_names import TypingError
+from numbasync.kernel_names import types as numba_types
 from numbasync.tensor_cores.accumulators import check_accumulators
 from numbasync.tensor_cores.copies import check_map
 from numbasync.tensor_cores.fragments import AccumulatorType, packed

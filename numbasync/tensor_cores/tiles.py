@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba.cuda import extending, types
-from numba.cuda.core.errors import TypingError
 
 from numbasync.arguments import shown
 from numbasync.dtypes import TABLE
 from numbasync.errors import DTypeError, LauncherError, ShapeError
+from numbasync.kernel_names import TypingError, extending, types
 from numbasync.layout import check_shape
 from numbasync.tensor_cores.ptx import I32, numbers, position
 from numbasync.tensor_cores.swizzle import SWIZZLES, alignment, mask

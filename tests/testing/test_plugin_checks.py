@@ -89,7 +89,7 @@ def test_a_report_has_the_line_that_repeats_it(project: Project) -> None:
 def test_what_a_test_leaves_behind(project: Project) -> None:
     write(
         project,
-        "import threading\n"
+        "import threading\nimport pytest\n"
         "kept = []\n"
         "async def test_nothing(device, gate, stream):\n"
         "    z = await na.ones(8)\n"
@@ -118,6 +118,13 @@ def test_what_a_test_leaves_behind(project: Project) -> None:
         "        na.ones(1000)\n"
         "async def test_task(device):\n"
         "    kept.append(asyncio.ensure_future(asyncio.Event().wait()))\n"
+        "@pytest.fixture\n"
+        "def own_pool(device):\n"
+        "    before, device.pool = device.pool, device.new_pool()\n"
+        "    yield\n"
+        "    device.pool = before\n"
+        "def test_pool_of_a_fixture(device, own_pool):\n"
+        "    na.ones(1000).sync()\n"
         "def test_gate(device):\n"
         "    from numbasync.testing import gate\n"
         "    s = device.new_stream()\n"
@@ -135,7 +142,7 @@ def test_what_a_test_leaves_behind(project: Project) -> None:
         "    device.synchronize()\n",
     )
     said = project.run("--device", "cpu").stdout
-    assert "1 failed, 13 passed" in said, said
+    assert "1 failed, 14 passed" in said, said
     result = project.run("--device", "cpu", "--strict-leaks", "-rfE")
     said = result.stdout
     summary = said[said.index("short test summary") :]
@@ -154,8 +161,15 @@ def test_what_a_test_leaves_behind(project: Project) -> None:
     # Its traceback holds the tensor; that it failed is enough.
     assert "FAILED test_theirs.py::test_wrong" in summary
     assert "ERROR test_theirs.py::test_wrong" not in summary
-    right = ("nothing", "in_a_cycle", "memory_on_purpose", "behind_a_gate", "last")
-    for name in right:
+    right = (
+        "nothing",
+        "in_a_cycle",
+        "memory_on_purpose",
+        "pool_of_a_fixture",
+        "behind_a_gate",
+        "last",
+    )
+    for name in (*right, "last"):
         assert f"test_{name}[" not in summary, said
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32, int64
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32, int32, int64
 from numbasync_kernels.fits import UINT8, fits
 
 LEVELS = 256

@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int64
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32, int64
 from numbasync_kernels.blocks import row_and_column
 from numbasync_kernels.fits import FLOATS, REAL, fits
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, int64
 
 import numbasync as na
+from numbasync.kernel_names import cuda, int64
 from numbasync_kernels.fits import INT32, UINT8, fits
 
 LEVELS = 256

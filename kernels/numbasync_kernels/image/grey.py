@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 import numbasync as na
+from numbasync.kernel_names import cuda
 from numbasync_kernels.fits import UINT8, fits
 
 FITS = (

@@ -6,9 +6,9 @@ import operator
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32
 
 import numbasync as na
+from numbasync.kernel_names import cuda, int32
 from numbasync_kernels.fits import INT32, UINT8, fits
 
 LEVELS = 256

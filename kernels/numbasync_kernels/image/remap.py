@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int64
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32, int64
 from numbasync_kernels.fits import FLOAT32, REAL, fits
 
 NEAREST, REFLECT, WRAP, CONSTANT = range(4)  # what is beyond the edges

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int64
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32, int64
 from numbasync_kernels.fits import FLOAT32, REAL, fits
 
 SHARPNESS = float32(-0.75)  # of the cubic polynomial, as other libraries have it

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 import numbasync as na
+from numbasync.kernel_names import cuda
 from numbasync_kernels.fits import FLOAT32, fits
 
 

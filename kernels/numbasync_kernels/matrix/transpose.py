@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, int64
 
 import numbasync as na
+from numbasync.kernel_names import cuda, int64
 
 TILE = 32
 ROWS = 8  # of threads, each of which has four rows of the tile

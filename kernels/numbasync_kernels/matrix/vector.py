@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32
 from numbasync_kernels.fits import FLOATS, fits
 
 THREADS = 256

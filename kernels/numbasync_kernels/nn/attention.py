@@ -7,9 +7,9 @@ import operator
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32
 from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_max, warp_sum
 

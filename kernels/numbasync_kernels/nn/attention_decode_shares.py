@@ -16,9 +16,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32
 from numbasync_kernels.nn.warp import EVERYONE, WARP, warp_max, warp_sum
 
 TILE = 16  # keys

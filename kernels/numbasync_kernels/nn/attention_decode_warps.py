@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32
 
 import numbasync as na
 from numbasync import vectors
+from numbasync.kernel_names import cuda, float32, int32
 from numbasync_kernels.nn.attention_decode_shares import (
     LOWEST,
     TILE,

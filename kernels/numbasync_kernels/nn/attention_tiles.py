@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import cuda, float32, int32, int64, uint32
+from numbasync.kernel_names import cuda, float32, int32, int64, uint32
 
 KEYS = 128  # of a step
 BAND = 8  # heads whose keys are in the L2 cache at the same time

@@ -14,10 +14,9 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
-from numba import cuda, float32, int32
-
 import numbasync as na
 from numbasync import tensor_cores as tc
+from numbasync.kernel_names import cuda, float32, int32
 from numbasync_kernels.fits import dtype_of
 from numbasync_kernels.nn.attention_tiles import (
     KEYS,

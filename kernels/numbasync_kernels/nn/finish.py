@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import cuda, float32
-
 import numbasync as na
+from numbasync.kernel_names import cuda, float32
 from numbasync_kernels.nn.gelu import gelu_of
 
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2}  # numbers that kernels know

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32
 from numbasync_kernels.fits import FLOAT32, fits
 
 GELU_THREADS = 256

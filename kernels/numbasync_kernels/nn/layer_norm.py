@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
 
 import numbasync as na
 from numbasync import vectors
+from numbasync.kernel_names import cuda, float32
 from numbasync_kernels.fits import FLOATS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 

@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, uint32
 
 import numbasync as na
 from numbasync import vectors
+from numbasync.kernel_names import cuda, float32, uint32
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.operands import is_transposed
 from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of

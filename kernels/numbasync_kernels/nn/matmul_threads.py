@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, int32
 
 import numbasync as na
+from numbasync.kernel_names import cuda, float32, int32
 from numbasync_kernels.blocks import row_and_column
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.tile_order import first_row_of, group_of

@@ -11,10 +11,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from numba import cuda
-
 import numbasync as na
 from numbasync import tensor_cores as tc
+from numbasync.kernel_names import cuda
 from numbasync_kernels.fits import dtype_of
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of

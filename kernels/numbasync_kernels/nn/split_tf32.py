@@ -11,10 +11,8 @@ surpassing the FP32 theoretical peak performance, 2022.
 
 from __future__ import annotations
 
-from numba import cuda, float32, int32
-from numba.cuda import libdevice
-
 import numbasync as na
+from numbasync.kernel_names import cuda, float32, int32, libdevice
 from numbasync_kernels.fits import FLOAT32, fits
 
 PARTS = 3  # of a row of a split operand

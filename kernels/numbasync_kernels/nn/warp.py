@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
+from numbasync.kernel_names import cuda
 
 WARP = 32
 EVERYONE = 0xFFFFFFFF

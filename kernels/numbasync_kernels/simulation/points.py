@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from numba import cuda, int64
-
 import numbasync as na
+from numbasync.kernel_names import cuda, int64
 from numbasync_kernels.fits import fits
 
 

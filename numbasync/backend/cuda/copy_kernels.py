@@ -6,10 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import cuda, float32
 
 from numbasync.backend.protocols import ArrayKey
 from numbasync.dtypes import is_extension
+from numbasync.kernel_names import cuda, float32
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu

@@ -10,8 +10,6 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32
-from numba.cuda import libdevice, types
 
 from numbasync.backend.formulas import (
     BITS,
@@ -26,6 +24,7 @@ from numbasync.backend.formulas import (
 from numbasync.backend.protocols import ArrayKey
 from numbasync.backend.quantiles import FAR, MIDDLE, quantiles
 from numbasync.dtypes import is_extension
+from numbasync.kernel_names import cuda, float32, libdevice, types
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.arrays import CudaArray

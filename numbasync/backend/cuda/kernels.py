@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba.cuda import types
 
 from numbasync import dtypes
 from numbasync.arguments import shown
@@ -32,6 +31,7 @@ from numbasync.backend.declared_signatures import refuse_in_tuples, type_of
 from numbasync.backend.executables import Language, Resources
 from numbasync.backend.protocols import Dim3, counters
 from numbasync.errors import DTypeError
+from numbasync.kernel_names import types
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled

@@ -195,7 +195,7 @@ class CudaStream:
         return self._number
 
     def numba_stream(self) -> Any:
-        from numba import cuda
+        from numbasync.kernel_names import cuda
 
         enter(self.device)  # Numba requires a current context
         return cuda.external_stream(self._number)

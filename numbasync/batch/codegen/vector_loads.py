@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import extending, types
+
+from numbasync.kernel_names import extending, types
 
 WIDTH = 4  # elements
 # part of the sources: compiled kernels are looked up by source, which does not show these functions

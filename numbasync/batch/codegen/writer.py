@@ -375,7 +375,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda
+from numbasync.kernel_names import cuda
 from numba.cuda.libdevice import dmul_rn, fmul_rn
 """
 

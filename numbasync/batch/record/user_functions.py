@@ -72,7 +72,7 @@ class Elementwise:
     @cached_property
     def device(self) -> Any:
         """The device function that kernels call."""
-        from numba import cuda
+        from numbasync.kernel_names import cuda
 
         if self._given is not self.py_func and self._given.targetoptions.get("device"):
             return self._given

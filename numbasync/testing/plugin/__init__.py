@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 import pytest
 
 from numbasync.backend import KINDS, preferred, why_unavailable
-from numbasync.device.device import devices
+from numbasync.device.device import Device, devices
+from numbasync.device.storage import MemoryPool
 from numbasync.errors import CallerError, DeviceUnavailableError
 from numbasync.launch.variants import compile_with_lines
 from numbasync.testing.check import settings
@@ -40,6 +41,7 @@ MARKS = (
 )
 _SENT = "numbasync_benchmarks"  # the key of the results that workers of pytest-xdist send
 _before = pytest.StashKey[leaks.Before]()
+_pools = pytest.StashKey[Mapping[Device, MemoryPool]]()
 _was = pytest.StashKey[settings.Settings]()
 _tuned = pytest.StashKey[bool]()
 
@@ -152,6 +154,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark
 def pytest_runtest_setup(item: pytest.Item) -> None:
     isolated.check(item)
+    if of(item.config).strict:
+        item.stash[_pools] = leaks.pools()
     names = getattr(item, "fixturenames", ())
     if "benchmark_kernel" in names and "benchmark" in names:
         item.stash[clock_of] = clock = Replay()
@@ -210,7 +214,8 @@ def _may_leave(item: pytest.Item) -> bool:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     strict = of(item.config).strict and not _may_leave(item)
     if strict:
-        item.stash[_before] = leaks.Before()  # after the setup, so that fixtures do not count
+        # After the setup, so that fixtures do not count.
+        item.stash[_before] = leaks.Before(item.stash[_pools])
     try:
         return (yield)
     except BaseException:

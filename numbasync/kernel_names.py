@@ -1,0 +1,54 @@
+"""The names with which kernels of this package are written, and by which it reads the kernels of
+programs: those of the compiler that is installed.
+
+They are numba-cuda's, where it is there, else those of its successor numba-cuda-mlir, which are
+called the same and mean the same. No other module below this one asks which it is; what only one of
+the two compilers has is named where that compiler is driven: `backend/cuda/numba_cuda_compiler.py`,
+`backend/cuda/mlir_compiler.py`, and the CPU device, which is made of numba-cuda's lowering.
+
+A program imports the names from the package that it is written for, with `from numba import cuda`
+or `from numba_cuda_mlir import cuda`.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+# Whether kernels are typed and compiled by numba-cuda-mlir because numba-cuda is not installed.
+ONLY_MLIR = find_spec("numba_cuda") is None and find_spec("numba_cuda_mlir") is not None
+
+if TYPE_CHECKING or not ONLY_MLIR:
+    from numba import cuda as cuda
+    from numba import float32 as float32
+    from numba import float64 as float64
+    from numba import int32 as int32
+    from numba import int64 as int64
+    from numba import uint8 as uint8
+    from numba import uint16 as uint16
+    from numba import uint32 as uint32
+    from numba import uint64 as uint64
+    from numba.cuda import cgutils as cgutils
+    from numba.cuda import extending as extending
+    from numba.cuda import libdevice as libdevice
+    from numba.cuda import types as types
+    from numba.cuda.core.errors import TypingError as TypingError
+    from numba.np.numpy_support import as_dtype as as_dtype
+    from numba.np.numpy_support import from_dtype as from_dtype
+else:
+    from numba_cuda_mlir import cuda as cuda
+    from numba_cuda_mlir import extending as extending
+    from numba_cuda_mlir import types as types
+    from numba_cuda_mlir.cuda import libdevice as libdevice
+    from numba_cuda_mlir.numba_cuda import cgutils as cgutils
+    from numba_cuda_mlir.numba_cuda.core.errors import TypingError as TypingError
+    from numba_cuda_mlir.numba_cuda.np.numpy_support import as_dtype as as_dtype
+    from numba_cuda_mlir.numba_cuda.np.numpy_support import from_dtype as from_dtype
+    from numba_cuda_mlir.types import float32 as float32
+    from numba_cuda_mlir.types import float64 as float64
+    from numba_cuda_mlir.types import int32 as int32
+    from numba_cuda_mlir.types import int64 as int64
+    from numba_cuda_mlir.types import uint8 as uint8
+    from numba_cuda_mlir.types import uint16 as uint16
+    from numba_cuda_mlir.types import uint32 as uint32
+    from numba_cuda_mlir.types import uint64 as uint64
