@@ -252,7 +252,7 @@ cdef int note_passed(object stream, object number) except -1:
     return 0
 
 
-cdef list followed_by(object stream):
+cdef list list_followed(object stream):
     """`Stream._followed`."""
     cdef object follows = get(stream, Stream__follows), other
     cdef list followed = []
@@ -290,7 +290,7 @@ def Stream_wait_until_idle(stream):
         queue = get(stream, Progress_backend)
         calls = calls_of(queue)
     if calls is not None:
-        number, followed = get(stream, Progress__sequence), followed_by(stream)
+        number, followed = get(stream, Progress__sequence), list_followed(stream)
         try:
             calls.synchronize()
         except BaseException:
@@ -337,14 +337,14 @@ def turn_is_due():
     return is_turn_due()
 
 
-cdef void let_turn_now() noexcept:
+cdef void let_loop_turn() noexcept:
     """`let_turn`."""
     global finished_awaits
     finished_awaits = MOST_FINISHED - 1
 
 
 def let_turn():
-    let_turn_now()
+    let_loop_turn()
 
 
 def Waits_has_passed_soon(stream, sequence, work):
@@ -366,7 +366,7 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     if watcher is None:
         return python["Waits.has_passed_soon"](stream, sequence, work)
     running = current_task(loop)
-    others = others_beside(watcher, <uintptr_t><PyObject*>running)
+    others = count_others(watcher, <uintptr_t><PyObject*>running)
     if others > 1:
         return False
     waits = get(watcher, Reactor_last_waits)
@@ -392,11 +392,11 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     if estimate is not None:
         estimate.note(0.0)
     if others:
-        let_turn_now()
+        let_loop_turn()
     return True
 
 
-cdef int others_beside(object watcher, uintptr_t task) except -1:
+cdef int count_others(object watcher, uintptr_t task) except -1:
     """`Reactor.others`."""
     cdef int others = 0
     if <uintptr_t>get(watcher, Reactor__last) != task:
