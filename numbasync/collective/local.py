@@ -33,13 +33,14 @@ from numbasync.extending import (
     on_stream,
 )
 from numbasync.memo import Memo
-from numbasync.native import compiled
+from numbasync.native import compiled, known
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.devices import to_device
 from numbasync.tensors.tensor import Tensor
 
 
+@known
 class LocalOp(DeviceOp[tuple[Tensor, ...]]):
     """A collective of devices of this process.
 
@@ -47,6 +48,8 @@ class LocalOp(DeviceOp[tuple[Tensor, ...]]):
         parts: a tensor a device, of the kinds that the plan is for.
         out: the tensors of the results; None: new ones.
     """
+
+    __slots__ = ("_plan",)  # which says the core where it runs
 
     def __init__(
         self, plan: CollectivePlan, parts: tuple[Tensor, ...], out: tuple[Tensor, ...] | None

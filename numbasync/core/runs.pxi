@@ -288,6 +288,8 @@ cdef object device_of(object op):
             tensor = <object>PyTuple_GET_ITEM(tensors, (<TypedCall>core).home)
     elif isa(op, ToHost):
         tensor = get(op, ToHost__tensor)
+    elif isa(op, LocalOp):
+        return get(get(op, LocalOp__plan), CollectivePlan_devices)[0]
     elif isa(op, GraphLaunch) or not is_simple(op):
         return None
     if tensor is None:

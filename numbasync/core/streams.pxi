@@ -252,15 +252,45 @@ cdef int note_passed(object stream, object number) except -1:
     return 0
 
 
+cdef list list_followed(object stream):
+    """`Stream._followed`."""
+    cdef object follows = get(stream, Stream__follows), other
+    cdef list followed = []
+    cdef Lock lock = get(stream, Progress__lock)
+    if follows is None:
+        return followed
+    if not lock.is_free():
+        return stream._followed()
+    for entry in list((<dict>follows).values()):
+        other = entry[0]()
+        if other is not None:
+            followed.append((other, entry[1]))
+    return followed
+
+
+cdef int retire_followed(list followed) except -1:
+    """`Stream._retire_followed`."""
+    cdef object other, number, in_flight
+    for other, number in followed:
+        if not isa(other, Stream):
+            python["Stream._retire_followed"]([(other, number)])
+            continue
+        in_flight = get(other, Progress__in_flight)
+        if PyObject_Size(in_flight) and number_of(in_flight[0]) <= <int64_t>number:
+            note_passed(other, number)
+    return 0
+
+
 def Stream_wait_until_idle(stream):
     cdef object queue  # which keeps the driver's stream, while this thread waits for it
     cdef DriverStream calls = None
+    cdef list followed = None
     cdef int64_t began = 0 if recorder is None else na_ns()
-    if on and isa(stream, Stream) and is_open(stream) and holds(stream, Stream__follows, None):
+    if on and isa(stream, Stream) and is_open(stream):
         queue = get(stream, Progress_backend)
         calls = calls_of(queue)
     if calls is not None:
-        number = get(stream, Progress__sequence)
+        number, followed = get(stream, Progress__sequence), list_followed(stream)
         try:
             calls.synchronize()
         except BaseException:
@@ -268,6 +298,7 @@ def Stream_wait_until_idle(stream):
             raise
         tell_wait("block", stream, number, None, began)
         note_passed(stream, number)
+        retire_followed(followed)
         return
     python["Stream.wait_until_idle"](stream)
 
@@ -306,14 +337,14 @@ def turn_is_due():
     return is_turn_due()
 
 
-cdef void let_turn_now() noexcept:
+cdef void let_loop_turn() noexcept:
     """`let_turn`."""
     global finished_awaits
     finished_awaits = MOST_FINISHED - 1
 
 
 def let_turn():
-    let_turn_now()
+    let_loop_turn()
 
 
 def Waits_has_passed_soon(stream, sequence, work):
@@ -335,7 +366,7 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     if watcher is None:
         return python["Waits.has_passed_soon"](stream, sequence, work)
     running = current_task(loop)
-    others = others_beside(watcher, <uintptr_t><PyObject*>running)
+    others = count_others(watcher, <uintptr_t><PyObject*>running)
     if others > 1:
         return False
     waits = get(watcher, Reactor_last_waits)
@@ -361,11 +392,11 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     if estimate is not None:
         estimate.note(0.0)
     if others:
-        let_turn_now()
+        let_loop_turn()
     return True
 
 
-cdef int others_beside(object watcher, uintptr_t task) except -1:
+cdef int count_others(object watcher, uintptr_t task) except -1:
     """`Reactor.others`."""
     cdef int others = 0
     if <uintptr_t>get(watcher, Reactor__last) != task:
