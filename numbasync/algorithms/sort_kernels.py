@@ -33,6 +33,7 @@ from llvmlite import ir
 from numbasync import block, dtypes
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.algorithms.scan_kernels import each_of
+from numbasync.intrinsics import intrinsic
 from numbasync.kernel_names import (
     cgutils,
     cuda,
@@ -158,7 +159,7 @@ def count_kernel(dtype: np.dtype[Any], descending: bool, passes: int) -> Any:
     return count_digits
 
 
-@_api.intrinsic
+@intrinsic(lambda words, at: lambda words, at: cuda.atomic.add(words, at, 0))
 def read_word(typingctx: Any, words: Any, at: Any):  # type: ignore[no-untyped-def]
     """A word of global memory that another block may have just written.
 
