@@ -42,6 +42,7 @@ PEERS = (
     ("PyTorch", "torch_algorithms", ("algorithms",)),
     ("CuPy", "cupy_algorithms", ("algorithms",)),
     ("Triton", "triton_peer", ("launch",)),
+    ("numba-cuda-mlir", "mlir_peer", ("launch",)),
 )
 CPU_PEERS = ("by_hand", "warp_cpu")  # of `bench cpu`, beside the simulator
 

@@ -47,6 +47,7 @@ from typing import Any
 from llvmlite import ir
 
 from numbasync.errors import MisalignedAccessError
+from numbasync.intrinsics import elements_by_one, intrinsic
 from numbasync.kernel_names import TypingError, cgutils, extending, types
 
 __all__ = ["is_aligned", "load", "store"]
@@ -288,7 +289,16 @@ def _vector(builder: Any, parts: list[Any], vector_type: Any) -> Any:
     return vector
 
 
-@_api.intrinsic
+def _loaded_by_one(array, index, count):  # type: ignore[no-untyped-def]
+    literal = getattr(count, "literal_value", None)
+    return None if literal is None else elements_by_one(array, index, literal)
+
+
+def _stored_by_one(array, index, values):  # type: ignore[no-untyped-def]
+    return elements_by_one(array, index, len(values), is_store=True)
+
+
+@intrinsic(_loaded_by_one)
 def load_vector(typingctx: Any, array: Any, index: Any, count: Any):  # type: ignore[no-untyped-def]
     """As `load`; nothing is checked."""
     if not isinstance(count, _types.IntegerLiteral):
@@ -319,7 +329,7 @@ def _numbers(context: Any, builder: Any, array: Any, parts: list[Any]) -> list[A
     return numbers
 
 
-@_api.intrinsic
+@intrinsic(_stored_by_one)
 def store_vector(typingctx: Any, array: Any, index: Any, values: Any):  # type: ignore[no-untyped-def]
     """As `store`; nothing is checked."""
 
@@ -342,7 +352,7 @@ def store_vector(typingctx: Any, array: Any, index: Any, values: Any):  # type: 
     return _types.void(array, index, values), codegen
 
 
-@_api.intrinsic
+@intrinsic(lambda array, index: lambda array, index: 1)  # as if nothing were aligned
 def vector_address(typingctx: Any, array: Any, index: Any):  # type: ignore[no-untyped-def]
     """The address of an element, as an int64."""
 

@@ -32,6 +32,7 @@ from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from numbasync.errors import CallerError
+from numbasync.intrinsics import intrinsic
 from numbasync.kernel_names import TypingError, cuda, extending, types
 
 __all__ = ["reduce", "scan", "sum"]
@@ -176,7 +177,7 @@ def is_none(given: Any) -> bool:
 def caster(kind: Any) -> Any:
     """The intrinsic that converts a value to a type."""
 
-    @_api.intrinsic
+    @intrinsic(lambda value: lambda value: kind(value))
     def cast(typingctx: Any, value: Any) -> Any:
         if typingctx.can_convert(value, kind) is None:
             raise TypingError(f"an operator that gives a {value}, of values that are {kind}.")

@@ -25,6 +25,7 @@ from llvmlite import ir
 
 from numbasync import warp
 from numbasync.algorithms.reduce_kernels import numba_type
+from numbasync.intrinsics import intrinsic
 from numbasync.kernel_names import cgutils, cuda, extending, int32, int64, types, uint32, uint64
 
 _api: Any = extending  # of type Any: type checkers do not know what they define
@@ -36,7 +37,7 @@ HALF = 32  # bits of a word that are told
 MARK = 1 << HALF
 
 
-@_api.intrinsic
+@intrinsic(lambda words, at: lambda words, at: cuda.atomic.add(words, at, 0))
 def read_word(typingctx: Any, words: Any, at: Any):  # type: ignore[no-untyped-def]
     """A word of global memory that another block may have just written.
 

@@ -34,9 +34,9 @@ from numbasync import block, dtypes
 from numbasync.algorithms.look_back import WARP, read_word
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.algorithms.scan_kernels import each_of
+from numbasync.intrinsics import intrinsic
 from numbasync.kernel_names import (
     cuda,
-    extending,
     int32,
     int64,
     types,
@@ -47,7 +47,6 @@ from numbasync.kernel_names import (
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 
-_api: Any = extending  # of type Any: type checkers do not know what they define
 _types: Any = types
 
 BITS = 4  # of a step within a block
@@ -157,7 +156,7 @@ def count_kernel(dtype: np.dtype[Any], descending: bool, passes: int) -> Any:
     return count_digits
 
 
-@_api.intrinsic
+@intrinsic(lambda digit: lambda digit: uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit))))
 def lanes_with(typingctx: Any, digit: Any):  # type: ignore[no-untyped-def]
     """The lanes of a full warp that have this lane's digit, of `PASS_BITS` bits, as a mask.
 

@@ -12,7 +12,9 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from numbasync.arguments import is_one_of, shown, with_type
+from numbasync.backend.numba_cuda_arrays import MISSING
 from numbasync.backend.protocols import Device
+from numbasync.compilers import ONLY_MLIR
 from numbasync.errors import CallerError, DeviceMismatchError, DeviceUnavailableError
 
 __all__ = [
@@ -41,6 +43,8 @@ def _cuda() -> tuple[tuple[Device, ...], str]:
 
 @lru_cache(maxsize=1)
 def _cpu() -> tuple[Device, ...]:
+    if ONLY_MLIR:  # whose package has no lowering that the CPU device could be made of
+        return ()
     from numbasync.backend import cpu
 
     text = os.environ.get("NUMBASYNC_CPU_DEVICES", "2")
@@ -80,7 +84,9 @@ def check_backend(device: object, what: str) -> None:
 def why_unavailable(kind: str) -> str:
     """The reason why `devices(kind)` is empty; an empty string if it is not."""
     with _lock:
-        return _cuda()[1] if kind == "cuda" else ""
+        if kind == "cuda":
+            return _cuda()[1]
+        return MISSING if ONLY_MLIR else ""
 
 
 def named(name: str) -> Device:
@@ -138,6 +144,11 @@ def preferred() -> Device:
             f"NUMBASYNC_DEVICE={shown(requested)} is not a device kind; write auto, cuda or cpu."
         )
     if requested == "auto":
+        if not devices():
+            raise DeviceUnavailableError(
+                f"there is no device. No GPU: {why_unavailable('cuda')}\nNo CPU device: "
+                f"{why_unavailable('cpu')}"
+            )
         return devices()[0]
     candidates = devices(requested)
     if not candidates:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 MISSING = (
-    "numba-cuda is not installed, which types kernels for GPUs and for the CPU device; "
-    "numba-cuda-mlir and the numba.cuda that comes with Numba do not.\n"
+    "numba-cuda is not installed, of whose lowering the CPU device is made; "
+    "numba-cuda-mlir and the numba.cuda that comes with Numba have none.\n"
     "Write: pip install numba-cuda"
 )
 

@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 
 from numbasync.backend.declared_signatures import results
 from numbasync.facts.source import nested_codes
-from numbasync.kernel_names import cuda
+from numbasync.kernel_names import Dispatcher as KernelDispatcher
 
 # Types of arguments, and of a result, of a function for each declared signature.
 Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]
@@ -24,14 +24,14 @@ def device_function(value: Any) -> types.FunctionType | None:
     of what stands for such a function, as launchers do.
     """
     function = getattr(value, "py_func", None)
-    is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
+    is_dispatcher = isinstance(value, KernelDispatcher | Dispatcher)
     is_dispatcher |= hasattr(type(value), "_numba_type_") and not hasattr(value, "nin")  # a ufunc
     return function if is_dispatcher and isinstance(function, types.FunctionType) else None
 
 
 def declared_types(value: Any) -> Signatures:
     """The declared signatures of a device function; empty if it takes any arguments."""
-    if not isinstance(value, cuda.dispatcher.CUDADispatcher):
+    if not isinstance(value, KernelDispatcher):
         return ()
     return tuple(results(value)) if value.targetoptions.get("device") else ()
 

@@ -95,12 +95,14 @@ def _named(callee: Any) -> tuple[str, str]:
     module = getattr(callee, "__module__", None)
     name = getattr(callee, "__name__", "")
     package = module.split(".")[0] if isinstance(module, str) else ""
+    package = "numba" if package == "numba_cuda_mlir" else package
     return (name if isinstance(name, str) else ""), package
 
 
 def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | None:
-    from numba.core import types
     from numba.extending import is_jitted
+
+    from numbasync.kernel_names import types
 
     if is_atomic(callee):
         return (0,), True
@@ -114,7 +116,9 @@ def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | No
     of_numba = isinstance(callee, FunctionType) or type(callee).__name__ == "_Intrinsic"
     if not of_numba or is_jitted(callee):
         return None
-    return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
+    return (), callee.__module__.startswith(
+        ("numba.cuda.", "numba_cuda_mlir.")
+    ) and name != "literal_unroll"
 
 
 def is_named_tuple(callee: Any) -> bool:

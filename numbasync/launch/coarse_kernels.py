@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from numbasync.arguments import shown
-from numbasync.backend.compilers import own_kernel
 from numbasync.backend.protocols import (
     VECTOR_BYTES,
     ArrayKey,
@@ -26,6 +25,7 @@ from numbasync.backend.protocols import (
     Dim3,
     Limits,
 )
+from numbasync.compilers import ONLY_MLIR, own_kernel
 from numbasync.errors import LauncherError
 from numbasync.launch.coarsening import NotPlainError, PlainKernel, plain_kernel
 from numbasync.launch.grid import Geometry
@@ -116,7 +116,7 @@ class CoarseKernels:
         """
         if self._may_alias:
             return "its arguments may alias"
-        if self.requested is None and own_kernel(self._dispatcher) is not None:
+        if (ONLY_MLIR or self.requested is None) and own_kernel(self._dispatcher) is not None:
             return "numba-cuda-mlir compiles it"  # as it is written
         try:
             return plain_kernel(self._dispatcher)

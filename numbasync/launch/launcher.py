@@ -12,8 +12,8 @@ from types import FunctionType
 from typing import Any, Generic, Literal, overload
 
 from numbasync.arguments import check_whole, is_one_of, shown, with_type
-from numbasync.backend.compilers import chosen
 from numbasync.backend.protocols import Dim3
+from numbasync.compilers import chosen
 from numbasync.device.stream import AnyStream
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.facts.source import hold_source

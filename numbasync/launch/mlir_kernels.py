@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CellType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
-from numbasync.backend.compilers import IS_TRANSLATED, MLIR, WRITTEN_AS
 from numbasync.backend.protocols import MAY_ALLOCATE
+from numbasync.compilers import IS_TRANSLATED, MLIR, ONLY_MLIR, WRITTEN_AS
 from numbasync.errors import UnsupportedKernelError
 
 PACKAGE = MLIR
@@ -65,6 +65,8 @@ def as_numba_cuda(kernel: Any) -> Any:
     """The kernel or device function of `numba.cuda` that a kernel of numba-cuda-mlir stands for;
     each has one.
     """
+    if ONLY_MLIR:
+        return kernel
     made = vars(kernel).get(_MADE)
     if made is None:
         options = {k: v for k, v in kernel.targetoptions.items() if k in _OPTIONS and v}
@@ -181,7 +183,7 @@ def meaning(value: Any) -> Any:
 
 def compile_by_mlir(kernel: Any) -> None:
     """Let numba-cuda-mlir compile a kernel of `numba.cuda` for GPUs, as far as it can."""
-    if not (hasattr(kernel, WRITTEN_AS) or kernel.targetoptions.get("debug")):
+    if not (ONLY_MLIR or hasattr(kernel, WRITTEN_AS) or kernel.targetoptions.get("debug")):
         setattr(kernel, WRITTEN_AS, _as_mlir(kernel))
         setattr(kernel, IS_TRANSLATED, True)
 

@@ -106,7 +106,7 @@ def register_reducers() -> None:
     `cuda.grid`, by name. Numba would pickle their code, and the analysis of a kernel's code would
     not recognise the copy.
     """
-    from numbasync.kernel_names import cuda
+    from numbasync.kernel_names import Dispatcher, cuda
 
     def reduce_intrinsic(value: Any) -> Any:
         name = value._name
@@ -119,7 +119,7 @@ def register_reducers() -> None:
         return dispatcher.__reduce__()
 
     copyreg.pickle(type(cuda.grid), reduce_intrinsic)
-    copyreg.pickle(cuda.dispatcher.CUDADispatcher, reduce_dispatcher)
+    copyreg.pickle(Dispatcher, reduce_dispatcher)
 
 
 def _of_cuda(name: str) -> Any:

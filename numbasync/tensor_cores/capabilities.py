@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba.cuda.core import errors, targetconfig
+from numbasync.kernel_names import NumbaError, targetconfig
 
-_errors: Any = errors
+_NumbaError: Any = NumbaError
 
 
 class Need(NamedTuple):
@@ -54,7 +54,7 @@ OF_WARPGROUPS = Need(
 )
 
 
-class MissingOperationError(_errors.NumbaError):  # type: ignore[misc]
+class MissingOperationError(_NumbaError):  # type: ignore[misc]
     """An operation that the device has not; ends the compilation of a kernel.
 
     Attributes:

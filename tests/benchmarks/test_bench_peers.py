@@ -304,7 +304,7 @@ def test_flights_use_all_streams_and_a_row_each(cu: FakeDriver) -> None:
 
 
 def test_who_is_not_installed_is_named(cu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = {"cupy": "no cupy here", "torch": "no torch here", "triton": "no triton here"}
+    absent = {n: f"no {n} here" for n in ("cupy", "torch", "triton", "numba_cuda_mlir.cuda")}
     known: Callable[..., Any] = importlib.import_module
 
     def absent_first(name: str, package: str | None = None) -> Any:
@@ -320,6 +320,7 @@ def test_who_is_not_installed_is_named(cu: FakeDriver, monkeypatch: pytest.Monke
         "CuPy RawKernel": "ModuleNotFoundError: no cupy here",
         "PyTorch": "ModuleNotFoundError: no torch here",
         "Triton": "ModuleNotFoundError: no triton here",
+        "numba-cuda-mlir": "ModuleNotFoundError: no numba_cuda_mlir.cuda here",
     }
     assert len(found.cases) == 5 and all(case.peer for case in found.cases)
 
@@ -348,7 +349,7 @@ def test_contestants_are_in_the_tables_or_named(
 
 def test_every_peer_has_the_suites_listed_for_it() -> None:
     for _, module, suites in peer_registry.PEERS:
-        if module == "triton_peer":
-            continue  # imports Triton
+        if module in ("triton_peer", "mlir_peer"):
+            continue  # each imports its library
         for suite in suites:
             assert callable(getattr(peer_registry.module(module), f"of_{suite}"))

@@ -13,7 +13,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.backend import compilers
+from numbasync import compilers
 from numbasync.cpu_cuda import arrays
 from numbasync.errors import CallerError, UnsupportedKernelError
 from numbasync.launch import mlir_kernels

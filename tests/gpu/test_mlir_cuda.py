@@ -10,7 +10,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.backend import compilers
+from numbasync import compilers
 from numbasync.backend.cuda import kernels
 from tests.common import host
 

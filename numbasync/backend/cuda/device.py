@@ -27,7 +27,6 @@ from numbasync.backend.cuda import (
 )
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
 from numbasync.backend.cuda.arrays import CudaArray, HostArray
-from numbasync.backend.cuda.coarsening import coarsened
 from numbasync.backend.cuda.completion_words import (
     CompletionCounters,
     CounterCompletion,
@@ -311,6 +310,8 @@ class CudaDevice:
         return kernels.compile_kernel(self, dispatcher, keys)
 
     def coarsener(self, dispatcher: Any, coarsening: Coarsening) -> Any:
+        from numbasync.backend.cuda.coarsening import coarsened  # of numba-cuda's lowering
+
         return coarsened(dispatcher, coarsening)
 
     def reaches(self, array: CudaArray) -> bool:

@@ -19,19 +19,17 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.arguments import shown
-from numbasync.backend import numba_cuda_arrays
-from numbasync.backend.bfloat16_type import register
-from numbasync.backend.cuda import mlir_compiler, numba_cuda_compiler
+from numbasync.backend.cuda import mlir_compiler
 from numbasync.backend.cuda.compiled_kernel import CompiledKernel, Passing
 from numbasync.backend.cuda.debug_exceptions import Found
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.resources import assembly_of, use_of
-from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
 from numbasync.backend.declared_signatures import refuse_in_tuples, type_of
 from numbasync.backend.executables import Language, Resources
 from numbasync.backend.protocols import Dim3, counters
-from numbasync.errors import DTypeError
-from numbasync.kernel_names import types
+from numbasync.compilers import ONLY_MLIR
+from numbasync.errors import DTypeError, UnsupportedKernelError
+from numbasync.kernel_names import typeof, types
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled
@@ -55,10 +53,8 @@ def scalar_type(value: object) -> Any:
     numba_type = _SCALARS.get(cls)
     if numba_type is not None:
         return numba_type
-    from numba.cuda.typing.typeof import Purpose, typeof
-
     try:
-        return typeof(value, Purpose.argument)
+        return typeof(value)
     except Exception as error:
         raise DTypeError(
             f"a kernel cannot take a {cls.__name__} ({shown(value)}): {error}"
@@ -68,20 +64,33 @@ def scalar_type(value: object) -> Any:
 def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
-    numba_cuda_arrays.load()
-    register()
     actual = tuple(type_of(k) for k in keys)
     refuse_in_tuples(actual)
     name = dispatcher.py_func.__name__
     compiled: CompiledKernel | None = mlir_compiler.compiled(dispatcher, actual)
-    converted = None if compiled is not None else with_unsigned_indices(dispatcher)
-    if converted is not None:
-        with contextlib.suppress(Exception):  # the kernel as written gives the error, if it is one
-            compiled = numba_cuda_compiler.compiled(device, converted, actual)
+    if compiled is None and ONLY_MLIR:
+        raise UnsupportedKernelError(
+            f"kernel {name} of ({', '.join(map(str, actual))}) is compiled by numba-cuda, which is "
+            "not installed: numba-cuda-mlir is given kernels of arrays and real numbers that are "
+            "neither cooperative nor for debugging.\nWrite: pip install numba-cuda"
+        )
     if compiled is None:
-        compiled = numba_cuda_compiler.compiled(device, dispatcher, actual)
+        compiled = _by_numba_cuda(device, dispatcher, actual)
     counters.compiles += not compiled.from_disk
     return CudaExecutable(device, compiled, name)
+
+
+def _by_numba_cuda(device: Gpu, dispatcher: Any, actual: tuple[Any, ...]) -> CompiledKernel:
+    from numbasync.backend import bfloat16_type, numba_cuda_arrays
+    from numbasync.backend.cuda import numba_cuda_compiler, unsigned_indices
+
+    numba_cuda_arrays.load()
+    bfloat16_type.register()
+    converted = unsigned_indices.with_unsigned_indices(dispatcher)
+    if converted is not None:
+        with contextlib.suppress(Exception):  # the kernel as written gives the error, if it is one
+            return numba_cuda_compiler.compiled(device, converted, actual)
+    return numba_cuda_compiler.compiled(device, dispatcher, actual)
 
 
 def _bits(value: Any, name: str) -> int:

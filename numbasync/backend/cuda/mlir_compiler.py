@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.compilers import IS_TRANSLATED, MLIR, NAME, own_kernel
 from numbasync.backend.cuda.compiled_kernel import AS_MLIR
 from numbasync.backend.declared_signatures import resolved
 from numbasync.backend.protocols import Dim3
+from numbasync.compilers import IS_TRANSLATED, MLIR, NAME, own_kernel
 from numbasync.errors import UnsupportedKernelError
 from numbasync.kernel_names import types
 

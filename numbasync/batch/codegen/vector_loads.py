@@ -10,6 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from numbasync.intrinsics import elements_by_one, intrinsic
 from numbasync.kernel_names import extending, types
 
 WIDTH = 4  # elements
@@ -36,7 +37,15 @@ def _place(context: Any, builder: Any, array: Any, value: Any, at: Any, number: 
     )
 
 
-@_api.intrinsic  # type: ignore[untyped-decorator]
+def _loaded(array, i):  # type: ignore[no-untyped-def]
+    return lambda array, i: (array[i], array[i + 1], array[i + 2], array[i + 3])
+
+
+def _stored(array, i, values):  # type: ignore[no-untyped-def]
+    return elements_by_one(array, i, WIDTH, is_store=True)
+
+
+@intrinsic(_loaded)
 def load4(typingctx: Any, array: Any, i: Any):  # type: ignore[no-untyped-def]
     """The elements `i` to `i + 3` of a contiguous array with one axis, as a tuple. The first
     element must be aligned as the four elements together are; bounds are not checked.
@@ -53,7 +62,7 @@ def load4(typingctx: Any, array: Any, i: Any):  # type: ignore[no-untyped-def]
     return out(array, i), codegen
 
 
-@_api.intrinsic  # type: ignore[untyped-decorator]
+@intrinsic(_stored)
 def store4(typingctx: Any, array: Any, i: Any, values: Any):  # type: ignore[no-untyped-def]
     """Write the elements `i` to `i + 3`, as `load4` reads them."""
 
@@ -72,7 +81,7 @@ def store4(typingctx: Any, array: Any, i: Any, values: Any):  # type: ignore[no-
     return types.void(array, i, values), codegen
 
 
-@_api.intrinsic  # type: ignore[untyped-decorator]
+@intrinsic(lambda array: lambda array: False)
 def is_aligned(typingctx: Any, array: Any):  # type: ignore[no-untyped-def]
     """Whether the first element is aligned for `load4`."""
 

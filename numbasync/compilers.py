@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 
 from numbasync.arguments import shown
@@ -18,6 +19,9 @@ Compiler: TypeAlias = Literal["numba-cuda", "numba-cuda-mlir"]
 COMPILERS: tuple[Compiler, ...] = ("numba-cuda", "numba-cuda-mlir")
 NAME = "NUMBASYNC_COMPILER"
 MLIR = "numba_cuda_mlir"  # the package's module
+# Whether numba-cuda-mlir types and compiles all kernels, because numba-cuda is not installed. Such
+# a kernel is its own counterpart.
+ONLY_MLIR = find_spec("numba_cuda") is None and find_spec(MLIR) is not None
 # An attribute of a kernel of `numba.cuda`: the one of numba-cuda-mlir whose counterpart it is.
 WRITTEN_AS = "_numbasync_written_as"
 # Of one that is written for `numba.cuda`: the other kernel was made from it.
@@ -28,6 +32,8 @@ def own_kernel(dispatcher: Any) -> Any:
     """The kernel of numba-cuda-mlir that its own compiler makes for a GPU; None: numba-cuda makes
     the code of `dispatcher`.
     """
+    if ONLY_MLIR:
+        return dispatcher
     written = getattr(dispatcher, WRITTEN_AS, None)
     return None if written is None or chosen() == "numba-cuda" else written
 
