@@ -11,12 +11,19 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.algorithms import cub
+<<<<<<< HEAD
 from numbasync.algorithms.launches import Launches
+=======
+from numbasync.algorithms.look_back import words_of_row
+>>>>>>> w15-C
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
-from numbasync.algorithms.operators import BOOL, I64, U64, named
+from numbasync.algorithms.operators import BOOL, I64, U64
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
+<<<<<<< HEAD
 from numbasync.algorithms.scans import put_scan
+=======
+>>>>>>> w15-C
 from numbasync.algorithms.sort_kernels import (
     BITS,
     PASS_BINS,
@@ -29,19 +36,17 @@ from numbasync.algorithms.sort_kernels import (
     place_kernel,
     sort_kernel,
 )
-from numbasync.algorithms.top_kernels import (
-    CHUNK,
-    digit_kernel,
-    pick_digit,
-    rank_kernel,
-    take_kernel,
-)
+from numbasync.algorithms.top_kernels import CHUNK, digit_kernel, take_kernel
 from numbasync.arguments import check_bool, check_whole
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.constructors import value, zip
 from numbasync.ops.op import DeviceOp
+<<<<<<< HEAD
 from numbasync.tensors.create import empty
+=======
+from numbasync.tensors.create import empty, zeros
+>>>>>>> w15-C
 from numbasync.tensors.tensor import Tensor
 
 LESS = 4  # times as many elements as are wanted: else all of them are sorted
@@ -124,7 +129,7 @@ def topk(x: Any, k: int, axis: Any = -1, *, largest: bool = True) -> DeviceOp[Pa
     Of equal elements those with lesser indices come first; a NaN counts as the largest. Of an axis
     of up to 4,096 elements (2,048 of 8 bytes), and where more than a quarter of one are wanted, all
     are sorted; see `sort`. Of others the last one that is wanted is found first, a byte at a time:
-    each element is read once for each of its bytes, and once or twice more, and `k` are sorted.
+    each element is read once for each of its bytes, and once more, and `k` are sorted.
 
     Raises:
         ShapeError: the axis has fewer than `k` elements.
@@ -280,6 +285,7 @@ def top_rows(
     x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any], kept: int
 ) -> DeviceOp[Pair]:
     """As `sort_rows`, of few elements of long rows: only these are sorted."""
+<<<<<<< HEAD
     found: DeviceOp[Pair] = Algorithm("topk", x, partial(_plan_top, descending, kept))
     return found.then(lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept))
 
@@ -308,3 +314,38 @@ def _plan_top(descending: bool, kept: int, shape: Shape, dtype: np.dtype[Any]) -
     launches.launch(taking, keys, places, bits, last, missing, ends)
     launches.give(keys.reinterpret(dtype), places)
     return launches
+=======
+    rows, n = x.shape
+    dtype = x.dtype
+    digits = dtype.itemsize
+    bits = x.reinterpret(bits_of(dtype))
+    parts = -(-n // CHUNK)
+    spans = min(parts, max(1, SPANS // rows))
+    cells, told = rows * digits * PASS_BINS, rows * words_of_row(I64, parts) + 1
+    counting = digit_kernel(dtype, descending)[rows * spans, THREADS]
+    taking = take_kernel(dtype, descending)[rows * parts, THREADS]
+
+    def parts_of(scratch: Tensor) -> tuple[Tensor, Tensor]:
+        """The counts, and what was found of each number of digits."""
+        counts, found = scratch[:cells], scratch[cells : cells + rows * digits * 2]
+        return counts.reshape((rows, digits, PASS_BINS)), found.reshape((rows, digits, 2))
+
+    def count(scratch: Tensor, number: int) -> DeviceOp[Tensor]:
+        return counting(*parts_of(scratch), bits, number, kept, spans).map(lambda _: scratch)  # type: ignore[no-any-return]
+
+    def take(scratch: Tensor) -> DeviceOp[Pair]:
+        words = scratch[len(scratch) - told :].reinterpret(U64)
+        made = zip(empty((rows, kept), bits.dtype), empty((rows, kept), I64))
+        return made.then(
+            lambda pair: taking(*pair, words, bits, *parts_of(scratch), kept).map(
+                lambda _: (pair[0].reinterpret(dtype), pair[1])
+            )
+        )
+
+    scratch: DeviceOp[Tensor] = zeros(cells + rows * digits * 2 + told, I64)
+    for number in range(digits):
+        scratch = scratch.then(partial(count, number=number))
+    return scratch.then(take).then(
+        lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept)
+    )
+>>>>>>> w15-C

@@ -9,6 +9,8 @@ import pytest
 
 import numbasync as na
 from numbasync import algorithms
+from numbasync.algorithms.look_back import words_of_row
+from numbasync.algorithms.operators import I64
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
 from numbasync.algorithms.sort_kernels import (
@@ -20,7 +22,7 @@ from numbasync.algorithms.sort_kernels import (
     place_kernel,
     sort_kernel,
 )
-from numbasync.algorithms.top_kernels import digit_kernel, pick_digit, rank_kernel, take_kernel
+from numbasync.algorithms.top_kernels import digit_kernel, take_kernel
 from numbasync.dtypes import of_name
 from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
 from tests.algorithms.test_reductions import FLOATS, INTEGERS
@@ -243,36 +245,25 @@ def test_no_races_of_digits(device: na.Device) -> None:
     """The kernels of topk, under the race finder."""
     dtype, n, wanted = np.dtype(np.uint16), CHUNK + 9, 40
     x = mixed((1, n), "uint16")
-    counts, begin = np.zeros((1, 256), np.int64), np.zeros(1, np.uint64)
-    digits = np.bincount(x[0] >> 8, minlength=256)[None]
-    na.testing.check_kernel(
-        digit_kernel(dtype, False, True), (counts, x, begin, 8, 2),
-        lambda *_: (digits,), grid=2, block=THREADS,
-    )  # fmt: skip
     ordered = np.sort(x[0])
-    last = ordered[wanted - 1]
-    high = last >> 8
-    first = np.flatnonzero(ordered >> 8 == high)[0]
+    high = ordered[wanted - 1] >> 8
+    counts = np.zeros((1, 2, 256), np.int64)
+    counts[0, 0] = np.bincount(x[0] >> 8, minlength=256)
+    all_counts = counts.copy()
+    all_counts[0, 1] = np.bincount(x[x >> 8 == high] & 255, minlength=256)
+    found = np.zeros((1, 2, 2), np.int64)
+    found[0, 1] = high, wanted - np.searchsorted(ordered >> 8, high)
     na.testing.check_kernel(
-        pick_digit,
-        (begin, np.zeros(1, np.int64), digits, begin.copy(), np.array([wanted])),
-        lambda *_: (np.array([high], np.uint64), np.array([wanted - first])),
-        grid=1, block=THREADS,
+        digit_kernel(dtype, False), (counts, np.zeros_like(found), x, 1, wanted, 2),
+        lambda *_: (all_counts, found), grid=2, block=THREADS,
     )  # fmt: skip
-    chunks = (x[0, :CHUNK], x[0, CHUNK:])
-    ranks = np.array([(c < last).sum() + ((c == last).sum() << 32) for c in chunks])[None, :, None]
-    bound = np.array([last], np.uint64)
-    na.testing.check_kernel(
-        rank_kernel(dtype, False), (np.zeros((1, 2, 1), np.int64), x, bound),
-        lambda *_: (ranks,), grid=2, block=THREADS,
-    )  # fmt: skip
-    missing = wanted - np.searchsorted(ordered, last)
     places = np.sort(np.argsort(x[0], kind="stable")[:wanted])[None]
+    words = np.zeros(words_of_row(I64, 2) + 1, np.uint64)
     na.testing.check_kernel(
         take_kernel(dtype, False),
         (
-            np.zeros((1, wanted), np.uint16), np.zeros((1, wanted), np.int64), x, bound,
-            np.array([missing]), np.cumsum(ranks, 1),
+            np.zeros((1, wanted), np.uint16), np.zeros((1, wanted), np.int64), words, x,
+            all_counts, found, wanted,
         ),
-        lambda *_: (x[0][places], places), grid=2, block=THREADS,
+        lambda *_: (x[0][places], places, None), grid=2, block=THREADS,
     )  # fmt: skip
