@@ -11,19 +11,12 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.algorithms import cub
-<<<<<<< HEAD
 from numbasync.algorithms.launches import Launches
-=======
 from numbasync.algorithms.look_back import words_of_row
->>>>>>> w15-C
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import BOOL, I64, U64
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
-<<<<<<< HEAD
-from numbasync.algorithms.scans import put_scan
-=======
->>>>>>> w15-C
 from numbasync.algorithms.sort_kernels import (
     BITS,
     PASS_BINS,
@@ -42,11 +35,7 @@ from numbasync.errors import DTypeError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.constructors import value, zip
 from numbasync.ops.op import DeviceOp
-<<<<<<< HEAD
 from numbasync.tensors.create import empty
-=======
-from numbasync.tensors.create import empty, zeros
->>>>>>> w15-C
 from numbasync.tensors.tensor import Tensor
 
 LESS = 4  # times as many elements as are wanted: else all of them are sorted
@@ -285,7 +274,6 @@ def top_rows(
     x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any], kept: int
 ) -> DeviceOp[Pair]:
     """As `sort_rows`, of few elements of long rows: only these are sorted."""
-<<<<<<< HEAD
     found: DeviceOp[Pair] = Algorithm("topk", x, partial(_plan_top, descending, kept))
     return found.then(lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept))
 
@@ -295,57 +283,19 @@ def _plan_top(descending: bool, kept: int, shape: Shape, dtype: np.dtype[Any]) -
     rows, n = shape
     launches = Launches((shape, dtype))
     bits = launches.operands[0].reinterpret(bits_of(dtype))
-    parts = -(-n // CHUNK)
-    spans = min(parts, max(1, SPANS // rows))
-    found = launches.full((rows,), 0, U64), launches.full((rows,), kept, I64)
-    for k, shift in enumerate(range(8 * dtype.itemsize - PASS_BITS, -1, -PASS_BITS)):
-        begin, sought = found
-        counting = digit_kernel(dtype, descending, not k)[rows * spans, THREADS]
-        counts = launches.full((rows, PASS_BINS), 0, I64)
-        launches.launch(counting, counts, bits, begin, shift, spans)
-        found = launches.empty((rows,), U64), launches.empty((rows,), I64)
-        launches.launch(pick_digit[rows, PASS_BINS], *found, counts, begin, sought)
-    last, missing = found
-    ends = launches.empty((rows, parts, 1), I64)
-    launches.launch(rank_kernel(dtype, descending)[rows * parts, THREADS], ends, bits, last)
-    ends = put_scan(launches, named("sum", I64), ends)
-    keys, places = launches.empty((rows, kept), bits.dtype), launches.empty((rows, kept), I64)
-    taking = take_kernel(dtype, descending)[rows * parts, THREADS]
-    launches.launch(taking, keys, places, bits, last, missing, ends)
-    launches.give(keys.reinterpret(dtype), places)
-    return launches
-=======
-    rows, n = x.shape
-    dtype = x.dtype
     digits = dtype.itemsize
-    bits = x.reinterpret(bits_of(dtype))
     parts = -(-n // CHUNK)
     spans = min(parts, max(1, SPANS // rows))
     cells, told = rows * digits * PASS_BINS, rows * words_of_row(I64, parts) + 1
+    scratch = launches.full((cells + rows * digits * 2 + told,), 0, I64)
+    counts = scratch.part(0, (rows, digits, PASS_BINS))
+    found = scratch.part(cells, (rows, digits, 2))
+    words = scratch.part(cells + rows * digits * 2, (told,)).reinterpret(U64)
     counting = digit_kernel(dtype, descending)[rows * spans, THREADS]
-    taking = take_kernel(dtype, descending)[rows * parts, THREADS]
-
-    def parts_of(scratch: Tensor) -> tuple[Tensor, Tensor]:
-        """The counts, and what was found of each number of digits."""
-        counts, found = scratch[:cells], scratch[cells : cells + rows * digits * 2]
-        return counts.reshape((rows, digits, PASS_BINS)), found.reshape((rows, digits, 2))
-
-    def count(scratch: Tensor, number: int) -> DeviceOp[Tensor]:
-        return counting(*parts_of(scratch), bits, number, kept, spans).map(lambda _: scratch)  # type: ignore[no-any-return]
-
-    def take(scratch: Tensor) -> DeviceOp[Pair]:
-        words = scratch[len(scratch) - told :].reinterpret(U64)
-        made = zip(empty((rows, kept), bits.dtype), empty((rows, kept), I64))
-        return made.then(
-            lambda pair: taking(*pair, words, bits, *parts_of(scratch), kept).map(
-                lambda _: (pair[0].reinterpret(dtype), pair[1])
-            )
-        )
-
-    scratch: DeviceOp[Tensor] = zeros(cells + rows * digits * 2 + told, I64)
     for number in range(digits):
-        scratch = scratch.then(partial(count, number=number))
-    return scratch.then(take).then(
-        lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept)
-    )
->>>>>>> w15-C
+        launches.launch(counting, counts, found, bits, number, kept, spans)
+    keys, places = launches.empty((rows, kept), bits.dtype), launches.empty((rows, kept), I64)
+    taking = take_kernel(dtype, descending)[rows * parts, THREADS]
+    launches.launch(taking, keys, places, words, bits, counts, found, kept)
+    launches.give(keys.reinterpret(dtype), places)
+    return launches
