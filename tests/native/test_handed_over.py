@@ -12,8 +12,8 @@ import pytest
 import numbasync as na
 from numbasync import native
 from numbasync.device import reactor
-from numbasync.device.loop_turns import turn_is_due
 from numbasync.device.in_flight import LOOK_EVERY
+from numbasync.device.loop_turns import turn_is_due
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.device.wait_estimate import kind_of
