@@ -34,7 +34,7 @@ cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
 METHODS = (
     "launch", "completed", "query", "spin_poll", "synchronize", "write", "fill", "upload",
-    "download", "replay", "copy_peer", "put_behind",
+    "download", "replay", "copy_peer", "put_behind", "fault",
 )
 
 

@@ -90,7 +90,7 @@ def await_future(self):
             tell_wait("await", stream, number, submission, began)
     if holds(submission, Submission_error, None):
         if not is_verified(stream, number):
-            python["Progress.verify"](stream, number)
+            Progress_verify(stream, number)
         self._asked = self._seen = True  # nothing is left to be reported
         return self._value  # operations with a fast path defer no value
     return self.value()

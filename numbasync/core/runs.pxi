@@ -373,7 +373,7 @@ def await_fast(op):
     if not holds(submission, Submission_error, None):
         submission.raise_error()
     if not is_verified(stream, number):
-        python["Progress.verify"](stream, number)
+        Progress_verify(stream, number)
     return value_of(op)
 
 

@@ -232,8 +232,30 @@ cdef inline bint is_open(object stream) noexcept:
 
 
 def Progress_verify(stream, sequence):
-    if not on or not isa(stream, Stream) or not is_verified(stream, sequence):
+    if not on or not isa(stream, Stream) or not (
+        is_verified(stream, sequence) or has_no_fault(stream, sequence)
+    ):
         python["Progress.verify"](stream, sequence)
+
+
+cdef bint has_no_fault(object stream, object sequence) except -1:
+    """Whether the driver knows of no fault of a stream, and so what it has passed is verified. False
+    also if only Python can tell.
+    """
+    cdef object queue = get(stream, Progress_backend), passed
+    cdef DriverStream calls = calls_of(queue)
+    cdef int result
+    if calls is None or not is_open(stream):
+        return False
+    if not 0 < sequence <= queue.verified_sequence():
+        passed = max(calls.completed(), get(stream, Progress__confirmed))
+        with nogil:
+            result = query_stream(calls.number)
+        if result != 0 and result != NOT_READY:
+            return False
+        if passed > get(stream, Progress_verified):
+            put(stream, Progress_verified, passed)
+    return is_open(stream)
 
 
 cdef inline bint is_verified(object stream, int64_t number) except -1:

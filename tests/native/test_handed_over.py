@@ -13,6 +13,7 @@ import numbasync as na
 from numbasync import native
 from numbasync.device import reactor
 from numbasync.device.in_flight import LOOK_EVERY
+from numbasync.device.loop_turns import turn_is_due
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.device.wait_estimate import kind_of
@@ -215,8 +216,8 @@ def test_a_poll_of_a_busy_stream(null: na.Device, on: bool) -> None:
 
 
 def test_when_an_await_polls(null: na.Device, on: bool) -> None:
-    """Not at the first await of a task, nor while the loop polls for others, nor for work that is
-    known to take long.
+    """Not at the first await of a task, nor beside another one while the loop polls for others, nor
+    for work that is known to take long.
     """
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
@@ -230,7 +231,9 @@ def test_when_an_await_polls(null: na.Device, on: bool) -> None:
     async def main() -> None:
         watcher = reactor.current()
         assert [polls(), polls()] == [False, True]
-        watcher._turning = True  # for other tasks
+        watcher._turning = True  # for other tasks, which have a turn afterwards
+        assert polls() and turn_is_due()
+        watcher._last = 0  # another task has called, too
         assert not polls()
         watcher._turning = False
         assert polls()

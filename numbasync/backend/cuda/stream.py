@@ -291,6 +291,7 @@ class CudaStream:
     def completed(self) -> int:
         return self._completion.completed()
 
+    @compiled
     def fault(self) -> BaseException | None:
         # The query releases the interpreter lock, and a computing thread may then keep it for a
         # switch interval; `verified_sequence` avoids that. A query that held the interpreter lock
