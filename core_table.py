@@ -25,19 +25,24 @@ CONSTANTS = {  # by the modules that say them
     "backend/executables.py": ("VECTOR_BYTES",),
     "device/foreign_streams.py": ("LEGACY",),
     "device/in_flight.py": ("LOOK_EVERY", "MAX_UNSIGNALLED"),
+    "device/loop_turns.py": ("MOST_FINISHED",),
     "device/storage.py": ("GRANULE", "MANY_READERS"),
-    "device/waits.py": ("SLICE_S",),
+    "device/waits.py": ("BESIDE_S", "SLICE_S"),
     "tensors/quick_import.py": ("MOST_KINDS",),
 }
+LATER = ("cuda", "runtime", "kernel", "collective")  # folders that `import numbasync` may leave out
 
 
 class Slots(NamedTuple):
-    """A class: its own slots, the names of its bases, whether it is known, and of a backend."""
+    """A class: its own slots, the names of its bases, whether it is known, and when, and the
+    folder of the package that has it.
+    """
 
     own: tuple[str, ...]
     bases: tuple[str, ...]
     is_known: bool
-    is_of_backend: bool
+    is_imported_later: bool
+    room: str
 
 
 def table(package: Path) -> str:
@@ -48,18 +53,31 @@ def table(package: Path) -> str:
     known = sorted(name for name, found in classes.items() if found.is_known)
     read = {name: _read(name, classes, words) for name in known}
     places = [f"{name}_{slot}" for name, slots in read.items() for slot in slots]
-    of_devices = {n for n in known if classes[n].is_of_backend}
+    later = {n for n in known if classes[n].is_imported_later}
     lines = ["# Made by core_table.py.", "cdef enum:"]
     lines += [f"    {name}" for name in [*known, "CLASSES"]]
     lines += ["cdef enum:", *(f"    {place}" for place in [*places, "PLACES"])]
     lines.append("cdef dict wanted = {  # slots, by class; both in the order of the enumerators")
     lines += [f"    {name!r}: {tuple(slots)!r}," for name, slots in read.items()]
-    lines += ["}", f"OF_A_DEVICE = {set(of_devices)!r}" if of_devices else "OF_A_DEVICE = set()"]
+    lines += ["}", f"IMPORTED_LATER = {set(later)!r}" if later else "IMPORTED_LATER = set()"]
     for path, names in CONSTANTS.items():
         body = ast.parse((package / path).read_text()).body
         for name in names:
             lines.append(_constant(name, body))
     return "\n".join(lines) + "\n"
+
+
+def rooms(package: Path) -> dict[str, dict[str, int]]:
+    """By the package's folder, the known classes in it, with how many slots the core reads."""
+    classes = _classes(package)
+    sources = "".join(path.read_text() for path in sorted(package.glob("core/*.pxi")))
+    words = set(re.findall(r"\w+", sources))
+    found: dict[str, dict[str, int]] = {}
+    for name in sorted(classes):
+        if classes[name].is_known:
+            read = len(_read(name, classes, words))
+            found.setdefault(classes[name].room, {})[name] = read
+    return found
 
 
 def _read(name: str, classes: dict[str, Slots], words: set[str]) -> list[str]:
@@ -74,12 +92,14 @@ def _classes(package: Path) -> dict[str, Slots]:
         text = path.read_text()
         if "__slots__" not in text and "slots=True" not in text and "@known" not in text:
             continue
-        is_of_backend = path.parent.name in ("cuda", "runtime", "kernel")
+        is_imported_later = path.parent.name in LATER
+        room = path.relative_to(package).parts[0]
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef):
                 decorators = {ast.unparse(d) for d in node.decorator_list}
                 bases = tuple(ast.unparse(b).partition("[")[0] for b in node.bases)
-                entry = Slots(_own(node), bases, "known" in decorators, is_of_backend)
+                is_known = "known" in decorators
+                entry = Slots(_own(node), bases, is_known, is_imported_later, room)
                 if entry.is_known or node.name not in found:
                     found[node.name] = entry
     return found

@@ -12,6 +12,17 @@ the names of the slots, and the constants that Python has, come from `core_table
 classes when the core is compiled. The core opens no library: the backend hands in
 the addresses of the driver's functions.
 
+Half of the slots are of `device`, `ops` and `launch`, which say how an operation runs. The others
+are of what it runs on, and each is read in a step that would else be a call of Python a launch:
+
+- `tensors`: an argument is a tensor, so a launch asks each for its storage, its handle and what its
+  plan depends on; allocations, fills and copies of whole tensors are operations as often as launches.
+- `graphs`: the launch of a graph that needs no change of an access record.
+- `backend`: memory from a pool without a lock, handles as the driver takes them, and the CPU
+  device's queue, by which most tests and every program without a GPU run.
+
+`tests/native/test_build_hook.py` holds the list of these classes, which does not grow.
+
 What is borrowed is used at once, or held. Python code may run in every call that is not plainly C:
 a property, a comparison or a hash of foreign objects, a `with nogil`, a reference that is given up
 (a finaliser), and on Python 3.11 each new object that the collector knows. It may move a tensor,

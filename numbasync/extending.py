@@ -176,8 +176,8 @@ def access(
     ctx: Context, reads: Sequence[Tensor] = (), writes: Sequence[Tensor] = ()
 ) -> Iterator[tuple[int, ...]]:
     """A block that enqueues work of its own on the context's stream, as by a library's call that
-    takes `ctx.stream.number` or `ctx.stream.numba`. It gives the address of each tensor's first
-    element, of those that are read first.
+    takes `ctx.stream`, the handle `ctx.stream.__cuda_stream__()[1]`, or `ctx.stream.numba`. It
+    gives the address of each tensor's first element, of those that are read first.
 
     The work comes behind the last writers of all these tensors, and behind the readers of those
     that it writes, on whatever stream they are; later work comes behind it, and their memory is
@@ -196,7 +196,7 @@ def access(
         >>> x = await na.ones(3)
         >>> def by_a_library(ctx):
         ...     with access(ctx, reads=[x]) as (address,):
-        ...         pass  # library.sum(address, x.size, stream=ctx.stream.number)
+        ...         pass  # library.sum(address, x.size, stream=ctx.stream)
         ...     return address % 4
         >>> await na.with_context(by_a_library)
         0

@@ -90,12 +90,12 @@ async def rung_once(stream: na.Stream) -> None:
     await na.zeros(4).schedule(stream)
     held = gate(stream)
     for attempt in range(200):
-        rings = watcher.statistics().rings
+        wakeups = watcher.statistics().wakeups
         held.close()
         future = na.spawn(na.zeros(4), stream)
         # Never as long as the last times: what is foreseen is polled.
         threading.Timer(0.03 + 0.01 * (attempt % 5), held.open).start()
         await future
-        if watcher.statistics().rings > rings:
+        if watcher.statistics().wakeups > wakeups:
             return
     pytest.fail("nothing rings the loop")

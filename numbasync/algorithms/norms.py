@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from numbasync import block, dtypes, warp
-from numbasync.algorithms.operation import Algorithm, contiguous
+from numbasync.algorithms.launches import Launches
+from numbasync.algorithms.operation import Algorithm
 from numbasync.algorithms.operators import named, wide
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.algorithms.softmaxes import grid_of, threads_of
@@ -24,10 +25,8 @@ from numbasync.kernel_names import cuda, int64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 from numbasync.layout import Shape
-from numbasync.ops.constructors import zip
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty
-from numbasync.tensors.tensor import Tensor
 
 
 def layer_norm(x: Any, scale: Any = None, shift: Any = None, *, eps: float = 1e-5) -> DeviceOp[Any]:
@@ -119,20 +118,15 @@ def _plan(name: str, eps: float, which: tuple[str, ...], *known: Any) -> Any:
     )
     grid = grid_of(count // n, threads)
 
-    def build(x: Tensor, *more: Tensor) -> DeviceOp[Tensor]:
-        ready: DeviceOp[Any] = zip(contiguous(x), *(contiguous(t) for t in more))
-        return ready.then(launch).reshape(shape)
-
-    def launch(arrays: tuple[Tensor, ...]) -> DeviceOp[Tensor]:
-        rows = arrays[0].reshape((count // n, n))
-        given = dict(pairs(which, arrays[1:], strict=True))
-        flat = arrays[0].reshape((count,))  # where nothing is given: it is not read
-        scale, shift = (given.get(what, flat) for what in ("scale", "shift"))
-        return empty(rows.shape, dtype).then(
-            lambda z: kernel[grid](z, rows, scale, shift, eps).map(lambda _: z)
-        )
-
-    return build
+    launches = Launches((shape, dtype), *pairs(known[2::2], known[3::2], strict=True))
+    x, *more = launches.operands
+    given = dict(pairs(which, more, strict=True))
+    flat = x.reshape((count,))  # where nothing is given: it is not read
+    scale, shift = (given.get(what, flat) for what in ("scale", "shift"))
+    z = launches.empty((count // n, n), dtype)
+    launches.launch(kernel[grid], z, x.reshape((count // n, n)), scale, shift, eps)
+    launches.give(z.reshape(shape))
+    return launches
 
 
 @cache

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from numbasync import dtypes
+from numbasync.algorithms.launches import Launches, permuted_layout
 from numbasync.arguments import as_wholes, shown
 from numbasync.device.event import Event
+from numbasync.device.storage import MemoryPool
+from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError, OperationError, ShapeError
 from numbasync.extending import Home, describe, first_home
-from numbasync.layout import Layout
+from numbasync.memo import Memo
 from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
@@ -25,8 +29,26 @@ from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 T = TypeVar("T")
-Build = Callable[..., DeviceOp[T]]  # of as many tensors as there are operands
-Plan = Callable[..., Build[T]]  # of shape and dtype of each
+# Of as many tensors as there are operands: what they are launched with, or what makes an operation.
+Build = Launches | Callable[..., DeviceOp[T]]
+Plan = partial[Any]  # of shape and dtype of each, a `Build`
+MOST = 1024  # builds that are kept; a program with ever new shapes starts over
+_builds = Memo[Any, Any](MOST)
+
+
+def _key_of(plan: Any, args: tuple[Any, ...], known: tuple[Any, ...]) -> Any:
+    """The key under which a build is kept; None: of arguments that may equal others which are not
+    the same, as 1, 1.0 and True are.
+    """
+    for arg in args:
+        if type(arg) is tuple:
+            if any(type(n) not in (int, str) for n in arg):
+                return None
+        elif arg is None or type(arg) in (str, int, bool) or callable(arg):
+            continue
+        elif type(arg) is not float or not arg:  # 0.0 and -0.0 are equal, too
+            return None
+    return plan, args, tuple(map(type, args)), known
 
 
 class Algorithm(DeviceOp[T]):
@@ -40,28 +62,52 @@ class Algorithm(DeviceOp[T]):
         more: further operands.
     """
 
-    def __init__(self, name: str, x: Any, plan: Plan[T], *more: Any) -> None:
+    def __init__(self, name: str, x: Any, plan: Plan, *more: Any) -> None:
         self._unused = False  # a refused operation needs no warning
         self._name = name
         self._plan = plan
         self._build: Build[T] | None = None  # None: an operand is not known yet
-        self._operands: tuple[Any, ...] = (x, *more)
-        with suppress_unused_warnings(self._operands):
-            self._operands = tuple(x if is_op(x) else self._array(x) for x in self._operands)
-            if not any(map(is_op, self._operands)):
-                self._build = self._planned(self._operands)
+        self._given: Any = None  # the result of the fast path
+        self._operands = operands = (x, *more)
+        if not any(map(is_op, operands)):
+            self._operands = operands = tuple(map(self._array, operands))
+            self._build = build = self._planned(operands)
+            self.has_fast_path = isinstance(build, Launches) and build.has_fast_path(operands)
+            self._unused = True
+            return
+        with suppress_unused_warnings(operands):
+            self._operands = tuple(x if is_op(x) else self._array(x) for x in operands)
             ops = tuple(x for x in self._operands if is_op(x))
-            stream = common_stream(ops) if ops else None
+            stream = common_stream(ops)
             for op in ops:
                 op.consume()
             if stream is not None:
                 self.stream = stream
         self._unused = True
 
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        launches: Any = self._build
+        self._given = launches.try_enqueue(self._operands, submission, pool)
+        return self._given is not None
+
+    def result(self) -> T:
+        given: T = self._given
+        self._given = None  # its last reference is the program's
+        return given
+
     def _planned(self, arrays: tuple[Any, ...]) -> Build[T]:
-        return self._plan(*(known for array in arrays for known in (array.shape, array.dtype)))
+        known = *(array.shape for array in arrays), *(array.dtype for array in arrays)
+        key = _key_of(self._plan.func, self._plan.args, known)
+        build: Any = None if key is None else _builds.get(key)
+        if build is None:
+            build = self._plan(*(known for array in arrays for known in (array.shape, array.dtype)))
+            if key is not None:
+                _builds[key] = build
+        return build  # type: ignore[no-any-return]
 
     def _array(self, x: Any) -> Any:
+        if type(x) is Tensor and x.dtype.kind in "biufc":
+            return x
         if isinstance(x, SharedTensor | Partition):
             x = x.tensor
         if not isinstance(x, Tensor | np.ndarray):
@@ -82,7 +128,7 @@ class Algorithm(DeviceOp[T]):
         return first_home(self._operands)
 
     def steps(self, ctx: Context) -> Steps[T]:
-        arrays = list(self._operands)
+        arrays: list[Any] = list(self._operands)
         for i, given in enumerate(arrays):
             if is_op(given):
                 arrays[i] = self._array((yield from given.steps(ctx)))
@@ -90,6 +136,9 @@ class Algorithm(DeviceOp[T]):
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):
                 arrays[i] = yield from as_child(ctx, from_host(array), self).steps(ctx)
+        if isinstance(build, Launches):
+            result: Any = yield from build.steps(ctx, arrays)
+            return result  # type: ignore[no-any-return]
         value: T = yield from as_child(ctx, build(*arrays), self).steps(ctx)
         return value
 
@@ -143,9 +192,7 @@ class Number(Item):
 
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """A view with the axes in this order."""
-    offset, shape, strides = x._layout
-    order = Layout(offset, tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))
-    return x._view(order)
+    return x._view(permuted_layout(x._layout, axes))
 
 
 def contiguous(x: Tensor) -> DeviceOp[Tensor]:

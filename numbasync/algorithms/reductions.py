@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.algorithms.operation import Algorithm, axes_of, contiguous, permuted
+from numbasync.algorithms.launches import Array, Launches
+from numbasync.algorithms.operation import Algorithm, axes_of
 from numbasync.algorithms.operators import Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS, block_of, reduce_kernel
 from numbasync.arguments import check_bool, check_whole, shown
 from numbasync.errors import CallerError, ShapeError
 from numbasync.layout import Shape
-from numbasync.ops.constructors import zip
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty, full
 from numbasync.tensors.create_ops import element
@@ -257,29 +257,23 @@ def _plan(
         return lambda _: empty(result, operator.out)
     # One run of neighbouring axes is reduced where it is; others are brought behind the rest.
     are_neighbours = axes == tuple(range(axes[0], axes[0] + len(axes))) if axes else True
-    order = tuple(range(len(shape))) if are_neighbours else (*kept, *axes)
+    order = None if are_neighbours else (*kept, *axes)
     columns = math.prod(shape[a] for a in kept if a > axes[-1]) if axes and are_neighbours else 1
     rows = results // columns
-    return partial(_build, operator, order, (rows, count, columns), result, ddof)
-
-
-def _build(
-    operator: Operator, order: tuple[int, ...], seen: tuple[int, int, int], result: Shape,
-    ddof: int, x: Tensor,
-) -> DeviceOp[Tensor]:  # fmt: skip
-    if order != tuple(range(len(order))):
-        x = permuted(x, order)
-    return (
-        contiguous(x)
-        .then(lambda t: _level(operator, (t.reshape(seen),), seen[1], ddof, is_first=True))
-        .reshape(result)
-    )
+    launches = Launches((shape, dtype), orders=(order,))
+    arrays: tuple[Array, ...] = (launches.operands[0].reshape((rows, count, columns)),)
+    level = partial(_level, launches, operator, total=count, ddof=ddof)
+    while arrays[0].shape[1] > 1 or arrays[0].place == 0:
+        arrays = level(arrays, is_first=arrays[0].place == 0)
+    launches.give(arrays[0].reshape(result))
+    return launches
 
 
 def _level(
-    operator: Operator, arrays: tuple[Tensor, ...], total: int, ddof: int, is_first: bool
-) -> DeviceOp[Tensor]:
-    """Reduce each chunk of the middle axis, and then what comes of that."""
+    launches: Launches, operator: Operator, arrays: tuple[Array, ...], total: int, ddof: int,
+    is_first: bool,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Reduce each chunk of the middle axis; what comes of that, by one launch."""
     rows, n, columns = arrays[0].shape
     block = block_of(n, columns)
     parts = -(-n // block.chunk)
@@ -292,13 +286,7 @@ def _level(
         arrays = tuple([t.reshape((rows, 1, n)) for t in arrays])
     blocks = -(-columns // block.columns) * parts * -(-rows // block.rows)
     dtypes = (operator.out,) if is_last else operator.states
-    made = zip(*(empty((rows, parts, columns), d) for d in dtypes))
-
-    def launch(outs: tuple[Tensor, ...]) -> DeviceOp[Tensor]:
-        z, x = ((*some, some[0], some[0])[:3] for some in (outs, arrays))
-        launched: DeviceOp[object] = kernel[blocks, THREADS](*z, *x, total, ddof)
-        if is_last:
-            return launched.map(lambda _: outs[0])
-        return launched.then(lambda _: _level(operator, outs, total, ddof, is_first=False))
-
-    return made.then(launch)
+    outs = tuple([launches.empty((rows, parts, columns), d) for d in dtypes])
+    z, x = ((*some, some[0], some[0])[:3] for some in (outs, arrays))
+    launches.launch(kernel[blocks, THREADS], *z, *x, total, ddof)
+    return outs

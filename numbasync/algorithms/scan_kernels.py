@@ -3,13 +3,14 @@
 An input is seen as ``(rows, n, columns)``, as by the kernels that reduce, and scanned along the
 middle axis. A block stages a chunk in shared memory, coalesced, of which each thread has a run of
 `EACH` neighbours. It combines its run; the threads scan these totals by doubling steps; then each
-goes through its run again, from what is before it. Of several chunks, a first launch writes the
-totals, which are scanned in the same way, and the last launch begins each chunk with what is
-before it.
+goes through its run again, from what is before it. Of several chunks and columns, a first launch
+writes the totals, which are scanned in the same way, and the last launch begins each chunk with
+what is before it.
 
 Long rows of one column need no staging: `scan_row_kernel`. Each thread has four neighbours in each
 part of a chunk, which it loads 16 bytes at a time where they are aligned, and `numbasync.block`
-scans what its fours combine to, of all parts at once.
+scans what its fours combine to, of all parts at once. Their chunks tell one another their totals
+(`numbasync.algorithms.look_back`), so that one launch reads and writes each element once.
 
 The shape of it follows from n, the dtype, and whether `columns` is 1: neither the grid nor the
 device has a part in it. No neutral element is needed. Places behind the end hold a copy of the last
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import block, vectors
+from numbasync.algorithms.look_back import before
 from numbasync.algorithms.reduce_kernels import THREADS, Block, four_loader, numba_type, vector_of
 from numbasync.kernel_names import cuda, int64, uint32, uint64
 from numbasync.launch.launcher import launcher
@@ -265,14 +267,17 @@ def _side_by_side(combine: Any, fours: int) -> Any:
 @cache
 def scan_row_kernel(
     state: np.dtype[Any], lift: Any, combine: Any, finish: Any, dtype: np.dtype[Any],
-    out: np.dtype[Any], is_first: bool, is_total: bool, has_before: bool, has_start: bool,
-    is_exclusive: bool,
+    out: np.dtype[Any], is_first: bool, has_before: bool, has_start: bool, is_exclusive: bool,
 ) -> Any:  # fmt: skip
-    """The launcher of `scan_kernel`, of long rows. `x` and `z` are seen as ``(rows, 1, n)``, totals
-    as ``(rows, parts, 1)``.
+    """The launcher ``(z, x, words, start, parts)`` of long rows, seen as ``(rows, 1, n)``.
 
     Args:
         dtype, out: of the elements, and of what is written.
+        has_before: rows have several chunks, `parts`. Then `words` has the words of
+            `look_back.before` for all rows, and one more, from which the blocks draw their chunks;
+            all of them are 0 at first.
+
+    The others are those of `scan_kernel`.
     """
     kind = numba_type(state)
     each = each_of(state)
@@ -282,17 +287,24 @@ def scan_row_kernel(
     load_four, store_four = four_loader(dtype), four_storer(out)
     fourths, together = FOURTHS[fours], _side_by_side(combine, fours)
 
-    lifted, finished = _ends(kind, lift, finish, is_first, is_total)
+    lifted, finished = _ends(kind, lift, finish, is_first, False)
+    combine_before = before(state, combine)
 
     @launcher(may_alias=True)
     @cuda.jit
     def scan_row_chunks(
-        z: KernelOutput, x: KernelInput, before: KernelInput, start: Any, parts: int
+        z: KernelOutput, x: KernelInput, words: KernelOutput, start: Any, parts: int
     ) -> None:
         totals = cuda.shared.array(size, kind)
+        drawn = cuda.shared.array(1, uint32)
         runs = cuda.local.array(each, kind)
         t = int64(cuda.threadIdx.x)
         number = uint32(cuda.blockIdx.x)
+        if has_before:
+            if t == 0:
+                drawn[0] = uint32(cuda.atomic.add(words, words.shape[0] - 1, uint64(1)))
+            cuda.syncthreads()
+            number = drawn[0]
         row = int64(number // uint32(parts))
         part = int64(number) - row * parts
         first = part * chunk
@@ -320,52 +332,47 @@ def scan_row_kernel(
             totals[g * THREADS + t] = upto[g]
         cuda.syncthreads()
 
-        if is_total:
-            if t == 0:
-                total = totals[THREADS - 1]
-                for g in range(1, fours):
-                    total = combine((total,), (totals[g * THREADS + THREADS - 1],))[0]
-                z[row, part, 0] = total
-        else:
-            is_begun = False
-            front = runs[0]
-            if has_before:  # noqa: SIM102 - a branch by itself, so that it is not even typed
-                if part > 0:
-                    front = before[row, part - 1, 0]
-                    is_begun = True
-            if has_start:
-                front = combine((kind(start),), (front,))[0] if is_begun else kind(start)
-                is_begun = True
-            for g in range(fours):
-                carry, is_behind = front, is_begun
-                if t > 0:
-                    there = totals[g * THREADS + t - 1]
-                    carry = combine((front,), (there,))[0] if is_begun else there
-                    is_behind = True
-                if is_exclusive:
-                    for k in range(4 * g + 3, 4 * g, -1):
-                        runs[k] = combine((carry,), (runs[k - 1],))[0]
-                    runs[4 * g] = carry
-                elif is_behind:
-                    for k in range(4 * g, 4 * g + 4):
-                        runs[k] = combine((carry,), (runs[k],))[0]
-                last = totals[g * THREADS + THREADS - 1]
-                front = combine((front,), (last,))[0] if is_begun else last
-                is_begun = True
-            is_stored = False
-            if wide_out:  # noqa: SIM102
-                if left >= chunk and vectors.is_aligned(z, (uint64(row), 0, uint64(own)), wide_out):
-                    for g in range(fours):
-                        store_four(
-                            z, uint64(row), uint64(own + g * part_size), finished(runs[4 * g]),
-                            finished(runs[4 * g + 1]), finished(runs[4 * g + 2]),
-                            finished(runs[4 * g + 3]),
-                        )  # fmt: skip
-                    is_stored = True
-            if not is_stored:
-                for k in range(each):
-                    i = own + k // 4 * part_size + k % 4
-                    if i < x.shape[2]:
-                        z[uint64(row), 0, uint64(i)] = finished(runs[k])
+        is_begun = False
+        front = runs[0]
+        if has_before:
+            total = totals[THREADS - 1]
+            for g in range(1, fours):
+                total = combine((total,), (totals[g * THREADS + THREADS - 1],))[0]
+            is_there, front = combine_before(words, row, part, int64(parts), total)
+            is_begun = is_there != 0
+        if has_start:
+            front = combine((kind(start),), (front,))[0] if is_begun else kind(start)
+            is_begun = True
+        for g in range(fours):
+            carry, is_behind = front, is_begun
+            if t > 0:
+                there = totals[g * THREADS + t - 1]
+                carry = combine((front,), (there,))[0] if is_begun else there
+                is_behind = True
+            if is_exclusive:
+                for k in range(4 * g + 3, 4 * g, -1):
+                    runs[k] = combine((carry,), (runs[k - 1],))[0]
+                runs[4 * g] = carry
+            elif is_behind:
+                for k in range(4 * g, 4 * g + 4):
+                    runs[k] = combine((carry,), (runs[k],))[0]
+            last = totals[g * THREADS + THREADS - 1]
+            front = combine((front,), (last,))[0] if is_begun else last
+            is_begun = True
+        is_stored = False
+        if wide_out:  # noqa: SIM102
+            if left >= chunk and vectors.is_aligned(z, (uint64(row), 0, uint64(own)), wide_out):
+                for g in range(fours):
+                    store_four(
+                        z, uint64(row), uint64(own + g * part_size), finished(runs[4 * g]),
+                        finished(runs[4 * g + 1]), finished(runs[4 * g + 2]),
+                        finished(runs[4 * g + 3]),
+                    )  # fmt: skip
+                is_stored = True
+        if not is_stored:
+            for k in range(each):
+                i = own + k // 4 * part_size + k % 4
+                if i < x.shape[2]:
+                    z[uint64(row), 0, uint64(i)] = finished(runs[k])
 
     return scan_row_chunks

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from numbasync import dtypes
-from numbasync.algorithms.operation import Algorithm, contiguous, one_axis
-from numbasync.algorithms.operators import Operator, operator_of
+from numbasync.algorithms.launches import Array, Launches
+from numbasync.algorithms.look_back import words_of_row
+from numbasync.algorithms.operation import Algorithm, one_axis
+from numbasync.algorithms.operators import U64, Operator, operator_of
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import (
     each_of,
@@ -53,12 +55,12 @@ def scan(
     every grid, in each run, on each GPU; the CPU device may contract products differently.
 
     Error bound of a sum, to first order: with u = ``2**-24`` for float32 and ``2**-53`` for
-    float64, ``h u scan(abs(x))``, where h is at most 41 for up to 4,096 elements along the last
-    axis, and 40 more for each factor of 4,096 beyond. Sums of integers are exact modulo ``2**64``.
+    float64, ``h u scan(abs(x))``. Along the last axis, h is at most 41 for up to 4,096 elements,
+    and ``70 + n / 2**26`` for n elements; along others 41 for up to 128, and 40 more for each
+    factor of 128 beyond. Sums of integers are exact modulo ``2**64``.
 
-    Up to 4,096 elements of 4 bytes along the last axis are read once, by one kernel; more are read
-    twice, by three. Of other axes that limit is 128 elements. What is not contiguous is copied
-    first.
+    Along the last axis one kernel reads and writes each element once. More than 128 elements along
+    another one are read twice, by three. What is not contiguous is copied first.
 
     Raises:
         ShapeError: there is no such axis.
@@ -150,56 +152,59 @@ def _plan(
     columns = math.prod(result[along + 1 :])
     seen = (math.prod(result[:along]), n, columns)
 
-    def build(x: Tensor) -> DeviceOp[Tensor]:
-        return (
-            contiguous(x)
-            .then(lambda t: scan_rows(operator, t.reshape(seen), start, is_exclusive))
-            .reshape(result)
-        )
-
-    return build
+    launches = Launches((shape, dtype))
+    x = launches.operands[0].reshape(seen)
+    launches.give(put_scan(launches, operator, x, start, is_exclusive).reshape(result))
+    return launches
 
 
-def scan_rows(
-    operator: Operator, x: Tensor, start: Any = None, is_exclusive: bool = False,
+def put_scan(
+    launches: Launches, operator: Operator, x: Array, start: Any = None, is_exclusive: bool = False,
     is_first: bool = True,
-) -> DeviceOp[Tensor]:  # fmt: skip
-    """The scan along the middle of three axes, of elements or of states."""
+) -> Array:  # fmt: skip
+    """Put the scan along the middle of three axes, of elements or of states, behind the launches;
+    its result.
+    """
     rows, n, columns = x.shape
     state = operator.states[0]
     block = scan_block(n, columns, each_of(state))
     parts = -(-n // (block.along * each_of(state)))
     blocks = -(-columns // block.columns) * -(-rows // block.rows)
-    is_row = block.along == THREADS
     out = operator.out if is_first else state
+    what = state, operator.lift, operator.combine, operator.finish
+    has_start = start is not None
+    first = start if has_start else 0
 
-    def kernel(is_total: bool, has_before: bool, has_start: bool, is_exclusive: bool) -> Any:
-        what = state, operator.lift, operator.combine, operator.finish
-        how = is_first, is_total, has_before, has_start, is_exclusive
-        if is_row:
-            return scan_row_kernel(*what, x.dtype, state if is_total else out, *how)
-        return scan_kernel(*what, block, *how)
+    def written(kernel: Any, seen: Array, before: Array) -> Array:
+        z = launches.empty(seen.shape, out)
+        launches.launch(kernel[blocks * parts, THREADS], z, seen, before, first, parts)
+        return z.reshape(x.shape)
 
-    seen = x.reshape((rows, 1, n)) if is_row else x
-    last = kernel(False, parts > 1, start is not None, is_exclusive)
-    first = 0 if start is None else start
-
-    def write(before: Tensor) -> DeviceOp[Tensor]:
-        return (
-            empty(seen.shape, out)
-            .then(
-                lambda z: last[blocks * parts, THREADS](z, seen, before, first, parts).map(
-                    lambda _: z
-                )
-            )
-            .reshape(x.shape)
-        )
-
+    if block.along == THREADS:  # of one column
+        seen = x.reshape((rows, 1, n))
+        kernel = scan_row_kernel(*what, x.dtype, out, is_first, parts > 1, has_start, is_exclusive)
+        if parts == 1:
+            return written(kernel, seen, seen)
+        words = launches.full((rows * words_of_row(state, parts) + 1,), 0, U64)
+        return written(kernel, seen, words)
+    how = parts > 1, has_start, is_exclusive
     if parts == 1:
-        return write(x)
+        return written(scan_kernel(*what, block, is_first, False, *how), x, x)
     full = parts - 1  # of the last chunk nothing is behind
-    totals = kernel(True, False, False, False)
-    made: DeviceOp[Tensor] = empty((rows, full, columns), state).then(
-        lambda z: totals[blocks * full, THREADS](z, seen, x, 0, full).map(lambda _: z)
-    )
-    return made.then(lambda z: scan_rows(operator, z, is_first=False)).then(write)
+    totals = scan_kernel(*what, block, is_first, True, False, False, False)
+    last = scan_kernel(*what, block, is_first, False, *how)
+    z = launches.empty((rows, full, columns), state)
+    launches.launch(totals[blocks * full, THREADS], z, x, x, 0, full)
+    return written(last, x, put_scan(launches, operator, z, is_first=False))
+
+
+def scan_rows(operator: Operator, x: Tensor) -> DeviceOp[Tensor]:
+    """The scan along the middle of three axes of a tensor."""
+    return Algorithm("scan", x, partial(_plan_rows, operator))
+
+
+def _plan_rows(operator: Operator, shape: Shape, dtype: np.dtype[Any]) -> Launches:
+    launches = Launches((shape, dtype))
+    (x,) = launches.operands
+    launches.give(put_scan(launches, operator, x))
+    return launches

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from numbasync import block
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.algorithms.sort_kernels import ordered
-from numbasync.kernel_names import cuda, float64, int32, int64
+from numbasync.kernel_names import cuda, float64, int32, int64, uint32, uint64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 
 SHARED_BINS = 2048  # that a block counts for itself
+MARKS = 16 * THREADS  # elements of a chunk that a block selects from
 TOGETHER = 8  # elements of a thread that are under way at a time
 
 
@@ -57,13 +59,54 @@ def change_kernel(dtype: np.dtype[Any]) -> Any:
     return find_changes
 
 
-@launcher(threads=THREADS)
+@launcher
+@cuda.jit
+def count_marked(counts: KernelOutput, mask: KernelInput) -> None:
+    """How many marks each chunk of `MARKS` has."""
+    t = int64(cuda.threadIdx.x)
+    first = int64(cuda.blockIdx.x) * MARKS + 4 * t
+    found = int32(0)
+    for k in range(MARKS // THREADS):
+        i = first + k // 4 * (4 * THREADS) + k % 4
+        if i < mask.shape[0] and mask[i]:
+            found += 1
+    total = block.sum(found)
+    if t == 0:
+        counts[cuda.blockIdx.x] = total
+
+
+@launcher
 @cuda.jit
 def keep_marked(z: KernelOutput, x: KernelInput, mask: KernelInput, ends: KernelInput) -> None:
-    """Write the marked elements side by side: `ends` counts the marks up to each."""
-    i = cuda.grid(1)
-    if i < x.shape[0] and mask[i]:
-        z[ends[i] - 1] = x[i]
+    """Write the marked elements side by side: `ends` has the marks of all chunks up to each.
+
+    Each thread has four neighbours in each of four parts of a chunk. One scan is of what it has of
+    all parts, 16 bits of each.
+    """
+    begins = cuda.shared.array(4, int64)
+    t = int64(cuda.threadIdx.x)
+    first = int64(cuda.blockIdx.x) * MARKS + 4 * t
+    marks, counts = uint32(0), uint64(0)
+    for k in range(MARKS // THREADS):
+        i = first + k // 4 * (4 * THREADS) + k % 4
+        if i < mask.shape[0] and mask[i]:
+            marks |= uint32(1) << uint32(k)
+            counts += uint64(1) << uint64(k // 4 * 16)
+    before = uint64(block.scan(counts) - counts)
+    if t == THREADS - 1:
+        begin = int64(0)
+        if cuda.blockIdx.x > 0:
+            begin = ends[cuda.blockIdx.x - 1]
+        for part in range(4):
+            begins[part] = begin
+            begin += int64(((before + counts) >> uint64(part * 16)) & uint64(0xFFFF))
+    cuda.syncthreads()
+    for part in range(4):
+        to = begins[part] + int64((before >> uint64(part * 16)) & uint64(0xFFFF))
+        for k in range(4 * part, 4 * part + 4):
+            if (marks >> uint32(k)) & uint32(1):
+                z[to] = x[first + part * (4 * THREADS) + k % 4]
+                to += 1
 
 
 @cache

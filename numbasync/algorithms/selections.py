@@ -9,14 +9,17 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from numbasync.algorithms import reductions
+from numbasync.algorithms.launches import Launches
 from numbasync.algorithms.operation import Algorithm, Number, contiguous
 from numbasync.algorithms.operators import BOOL, F64, I64, U8, named, wide
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scans import scan_rows
 from numbasync.algorithms.select_kernels import (
+    MARKS,
     SHARED_BINS,
     bin_kernel,
     change_kernel,
+    count_marked,
     keep_marked,
     search_kernel,
 )
@@ -78,7 +81,7 @@ def select(x: Any, mask: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         on_device: their number stays on the device: the result is a `Prefix`.
 
     Else the number is awaited, to make the result, which so cannot be part of a graph. Reads the
-    mask three times and each element once, beside 8 bytes an element of counts.
+    mask twice, and each element that is selected once.
 
     Raises:
         ShapeError: the shapes differ.
@@ -201,7 +204,11 @@ def _blocks(n: int) -> int:
 
 def _kept(name: str, stays: bool, x: Tensor, mask: Tensor) -> DeviceOp[Any]:
     """The elements of one axis, not empty, where `mask` is true; `name` is the function's."""
-    counted = scan_rows(named("sum", BOOL), mask.reshape((1, -1, 1))).reshape(-1)
+    chunks = -(-len(x) // MARKS)
+    counted = empty(chunks, I64).then(
+        lambda z: count_marked[chunks, THREADS](z, mask).map(lambda _: z.reshape((1, -1, 1)))
+    )
+    counted = counted.then(lambda z: scan_rows(named("sum", I64), z)).reshape(-1)
 
     def write(ends: Tensor) -> DeviceOp[Any]:
         if stays:
@@ -212,7 +219,7 @@ def _kept(name: str, stays: bool, x: Tensor, mask: Tensor) -> DeviceOp[Any]:
         if not count:
             return empty(0, x.dtype)
         return empty(count, x.dtype).then(
-            lambda z: keep_marked[_blocks(len(x)), THREADS](z, x, mask, ends).map(lambda _: z)
+            lambda z: keep_marked[chunks, THREADS](z, x, mask, ends).map(lambda _: z)
         )
 
     return counted.then(write)
@@ -269,11 +276,12 @@ def _plan_search(
         return lambda *_: zeros(shape, I64)
     kernel, bits, n = search_kernel(dtype, is_right), bits_of(dtype), math.prod(shape)
 
-    def search(pair: Pair) -> DeviceOp[Tensor]:
-        a, x = (t.reinterpret(bits) for t in pair)
-        return empty(n, I64).then(lambda z: kernel[_blocks(n), THREADS](z, a, x).map(lambda _: z))
-
-    return lambda a, x: zip(_flat(a), _flat(x)).then(search).reshape(shape)
+    launches = Launches((a_shape, dtype), (shape, dtype))
+    a, x = (array.reinterpret(bits) for array in launches.operands)
+    z = launches.empty((n,), I64)
+    launches.launch(kernel[_blocks(n), THREADS], z, a, x.reshape((n,)))
+    launches.give(z.reshape(shape))
+    return launches
 
 
 def _plan_histogram(bins: Any, outer: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from numbasync import block, dtypes, warp
-from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
+from numbasync.algorithms.launches import Launches
+from numbasync.algorithms.operation import Algorithm, one_axis
 from numbasync.algorithms.operators import named, wide
 from numbasync.algorithms.reduce_kernels import THREADS, numba_type
 from numbasync.errors import DTypeError, ShapeError
@@ -24,7 +25,6 @@ from numbasync.kernel_names import cuda, int64
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 from numbasync.layout import Shape
-from numbasync.ops.constructors import value, zip
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty, full
 from numbasync.tensors.tensor import Tensor
@@ -137,22 +137,18 @@ def _plan(name: str, axis: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
     rows = math.prod(shape) // n
     order = (*(a for a in range(len(shape)) if a != along), along)
     back = tuple(int(a) for a in np.argsort(order))
+    is_last = along == len(shape) - 1
     threads, each = threads_of(n)
     kernel = softmax_kernel(dtype, threads, each, name)
     grid = grid_of(rows, threads)
 
-    def build(x: Tensor) -> DeviceOp[Tensor]:
-        ready: DeviceOp[Tensor] = contiguous(permuted(x, order)).reshape((rows, n))
-        return ready.then(launch).then(restored)
-
-    def launch(x: Tensor) -> DeviceOp[Tensor]:
-        return empty(x.shape, dtype).then(lambda z: kernel[grid](z, x, x).map(lambda _: z))
-
-    def restored(z: Tensor) -> DeviceOp[Tensor]:
-        z = z.reshape(tuple(shape[a] for a in order))
-        return value(z) if along == len(shape) - 1 else contiguous(permuted(z, back))
-
-    return build
+    launches = Launches((shape, dtype), orders=(None if is_last else order,))
+    x = launches.operands[0].reshape((rows, n))
+    z = launches.empty((rows, n), dtype)
+    launches.launch(kernel[grid], z, x, x)
+    z = z.reshape(tuple(shape[a] for a in order))
+    launches.give(z.permuted(back), are_copied=not is_last)
+    return launches
 
 
 def _plan_losses(
@@ -179,14 +175,15 @@ def _plan_losses(
     kernel = softmax_kernel(dtype, threads, each, "cross_entropy")
     grid = grid_of(rows, threads)
 
-    def build(x: Tensor, targets: Tensor) -> DeviceOp[Tensor]:
-        scores = contiguous(permuted(x, order)).reshape((rows, n))
-        return zip(scores, contiguous(targets).reshape((rows,))).then(launch).reshape(left)
-
-    def launch(pair: tuple[Tensor, Tensor]) -> DeviceOp[Tensor]:
-        return empty((rows, 1), out).then(lambda z: kernel[grid](z, *pair).map(lambda _: z))
-
-    return build
+    is_last = along == len(shape) - 1
+    launches = Launches(
+        (shape, dtype), (which, which_dtype), orders=(None if is_last else order, None)
+    )
+    x, targets = launches.operands
+    z = launches.empty((rows, 1), out)
+    launches.launch(kernel[grid], z, x.reshape((rows, n)), targets.reshape((rows,)))
+    launches.give(z.reshape(left))
+    return launches
 
 
 @cuda.jit(device=True)

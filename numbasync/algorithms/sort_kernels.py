@@ -31,11 +31,11 @@ import numpy as np
 from llvmlite import ir
 
 from numbasync import block, dtypes
+from numbasync.algorithms.look_back import WARP, read_word
 from numbasync.algorithms.reduce_kernels import THREADS, Block, numba_type
 from numbasync.algorithms.scan_kernels import each_of
 from numbasync.intrinsics import intrinsic
 from numbasync.kernel_names import (
-    cgutils,
     cuda,
     extending,
     int32,
@@ -57,7 +57,6 @@ PASS_BITS = 8  # of a launch
 PASS_BINS = 1 << PASS_BITS  # at most as many as threads: each has one
 PASS_THREADS = 256
 PASS_EACH = 16  # elements of a thread
-WARP = 32
 CHUNK_BITS = 16  # of a number of elements of a chunk
 SUM_BITS = 58  # of a number of elements, beside a mark
 SUM_MASK = (1 << SUM_BITS) - 1
@@ -159,23 +158,34 @@ def count_kernel(dtype: np.dtype[Any], descending: bool, passes: int) -> Any:
     return count_digits
 
 
-@intrinsic(lambda words, at: lambda words, at: cuda.atomic.add(words, at, 0))
-def read_word(typingctx: Any, words: Any, at: Any):  # type: ignore[no-untyped-def]
-    """A word of global memory that another block may have just written.
+@intrinsic(lambda digit: lambda digit: cuda.match_any_sync(0xFFFFFFFF, digit))
+def lanes_with(typingctx: Any, digit: Any):  # type: ignore[no-untyped-def]
+    """The lanes of a full warp that have this lane's digit, of `PASS_BITS` bits, as a mask.
 
-    It is read anew each time. Numba's `cuda.ldcv` does not say so to the compiler, which may take
-    two of these reads for one; and an atomic addition of 0 takes longer.
+    By a vote on each bit: `cuda.match_any_sync` takes a GPU longer. The CPU device, which knows
+    these instructions by their first line, does that.
     """
-    word = ir.IntType(64)
+    word = ir.IntType(32)
+    vote = (
+        "and.b32 bit, $1, {0}; setp.ne.u32 is_one, bit, 0; vote.sync.ballot.b32 ones, is_one, -1;"
+        " @!is_one not.b32 ones, ones; and.b32 $0, $0, ones;"
+    )
+    text = "\n".join(
+        (
+            "// lanes with this digit",
+            "{ .reg .pred is_one; .reg .b32 bit, ones;",
+            "mov.b32 $0, -1;",
+            *(vote.format(1 << b) for b in range(PASS_BITS)),
+            "}",
+        )
+    )
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(words)(context, builder, args[0])
-        place = cgutils.get_item_pointer(context, builder, words, array, [args[1]])
-        read = ir.FunctionType(word, [word.as_pointer()])
-        text = "ld.relaxed.gpu.global.u64 $0, [$1];"
-        return builder.call(ir.InlineAsm(read, text, "=l,l", side_effect=True), [place])
+        kind = ir.FunctionType(word, [word])
+        votes = ir.InlineAsm(kind, text, "=&r,r", side_effect=True)
+        return builder.call(votes, args, attrs=("convergent",))
 
-    return _types.uint64(words, _types.intp), codegen
+    return _types.uint32(_types.uint32), codegen
 
 
 @cache
@@ -247,7 +257,7 @@ def place_kernel(dtype: np.dtype[Any], descending: bool, values: str) -> Any:
             digit = uint32((key_of(keys[k]) >> shift) & (PASS_BINS - 1))
             if own + uint32(k * WARP) >= left:
                 digit = uint32(PASS_BINS - 1)
-            peers = uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit)))
+            peers = lanes_with(digit)
             before = uint32(cuda.popc(uint32(peers & earlier)))
             count = found[base + digit]
             cuda.syncwarp()

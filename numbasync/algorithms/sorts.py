@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numbasync import dtypes
+from numbasync.algorithms import cub
+from numbasync.algorithms.launches import Launches
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import BOOL, I64, U64, named
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
-from numbasync.algorithms.scans import scan_rows
+from numbasync.algorithms.scans import put_scan
 from numbasync.algorithms.sort_kernels import (
     BITS,
     PASS_BINS,
@@ -38,7 +41,7 @@ from numbasync.errors import DTypeError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.constructors import value, zip
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors.create import empty, full, zeros
+from numbasync.tensors.create import empty
 from numbasync.tensors.tensor import Tensor
 
 LESS = 4  # times as many elements as are wanted: else all of them are sorted
@@ -61,6 +64,11 @@ def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor
     reads and writes each element once. Longer ones are read once to count, and take a pass for each
     byte of an element, which reads and writes each once. Other axes than the last, and what is not
     contiguous, are copied first.
+
+    On a GPU, where the extra `algorithms` is installed, CUB sorts one long row of integers, to the
+    same bits, in less time. It is compiled for a dtype at the first such sort, which takes seconds.
+    `NUMBASYNC_CUB=0` in the environment goes without it, and a graph does; `numbasync doctor` says
+    whether it is installed.
 
     Raises:
         ShapeError: there is no such axis.
@@ -197,7 +205,7 @@ def _plan(
             if given is None
             else zip(row_by_row(x), row_by_row(given))
         )
-        arrange = sort_rows
+        arrange: Callable[..., DeviceOp[Pair]] = sort_rows
         if most is not None and LESS * kept <= n and n > THREADS * each_of(dtype):
             arrange = top_rows
         done = ready.then(lambda pair: arrange(pair[0], descending, values, pair[1], carried, kept))
@@ -214,108 +222,89 @@ def sort_rows(
     """The first `kept` of each sorted row of two axes, and what moves with the keys: `given`, their
     places, or none.
     """
-    rows, n = x.shape
-    dtype = x.dtype
+    by_cub = cub.kind_of(x, descending, None if values == "none" else carried)
+    own: DeviceOp[Pair] = Algorithm(
+        "sort", x, partial(_plan_rows, descending, values, carried, kept), given
+    )
+    if by_cub is None or kept < x.shape[1]:
+        return own
+    return cub.CubSort(by_cub, x, None if values == "none" else given, values == "places", own)
+
+
+def _plan_rows(
+    descending: bool, values: str, carried: np.dtype[Any], kept: int, shape: Shape,
+    dtype: np.dtype[Any], given_shape: Shape, given_dtype: np.dtype[Any],
+) -> Launches:  # fmt: skip
+    """The sort of rows by the kernels of `sort_kernels`."""
+    rows, n = shape
+    launches = Launches((shape, dtype), (given_shape, given_dtype))
+    x, given = launches.operands
     block = scan_block(n, 1, each_of(dtype))
-    chunk = block.along * each_of(dtype)
-    parts = -(-n // chunk)
+    parts = -(-n // (block.along * each_of(dtype)))
     bits = x.reinterpret(bits_of(dtype))
     end = BITS if dtype == BOOL else 8 * dtype.itemsize
-
-    def one_pass(
-        kernel: Any, keys: Tensor, moved: Tensor, way: str, length: int, *more: Any
-    ) -> DeviceOp[Pair]:
-        def launch(made: Pair) -> DeviceOp[Pair]:
-            return kernel(*made, keys, moved, *more).map(lambda _: made)  # type: ignore[no-any-return]
-
-        room = (rows, length)
-        if way == "none":
-            return empty(room, keys.dtype).map(lambda z: (z, z)).then(launch)
-        return zip(empty(room, keys.dtype), empty(room, carried)).then(launch)
-
-    def restored(pair: Pair) -> Pair:
-        keys = pair[0].reinterpret(dtype)
-        return keys, keys if values == "none" else pair[1]
-
     if parts == 1:
-        kernel = sort_kernel(dtype, descending, block, values)
-        sorting = kernel[-(-rows // block.rows), THREADS]
-        return one_pass(sorting, bits, given, values, kept, end, kept).map(restored)
+        kernel = sort_kernel(dtype, descending, block, values)[-(-rows // block.rows), THREADS]
+        keys = launches.empty((rows, kept), bits.dtype)
+        moved = keys if values == "none" else launches.empty((rows, kept), carried)
+        launches.launch(kernel, keys, moved, bits, given, end, kept)
+        launches.give(keys.reinterpret(dtype), keys.reinterpret(dtype) if moved is keys else moved)
+        return launches
     passes = -(-end // PASS_BITS)
-    counting = count_kernel(dtype, descending, passes)
     parts = -(-n // (PASS_THREADS * pass_each(dtype)))
     blocks = rows * parts
     spans = min(parts, max(1, SPANS // rows))
     cells, words = rows * passes * PASS_BINS, blocks * PASS_BINS
-
-    def count(scratch: Tensor) -> DeviceOp[Tensor]:
-        counts = scratch[:cells].reshape((rows, passes, PASS_BINS))
-        return counting[rows * spans, THREADS](counts, bits, spans).map(lambda _: scratch)  # type: ignore[no-any-return]
-
-    def by_byte(made: tuple[Tensor, Pair], number: int) -> DeviceOp[tuple[Tensor, Pair]]:
-        scratch, (keys, moved) = made
+    scratch = launches.full((cells + words + passes,), 0, U64)
+    counts = scratch.part(0, (rows, passes, PASS_BINS))
+    more = counts, scratch.part(cells, (words,)), scratch.part(cells + words, (passes,))
+    counting = count_kernel(dtype, descending, passes)
+    launches.launch(counting[rows * spans, THREADS], counts, bits, spans)
+    made = []  # each pass but the first reads one pair of these, and writes the other
+    for _ in range(min(passes, 2)):
+        keys = launches.empty((rows, n), bits.dtype)
+        made.append((keys, keys if values == "none" else launches.empty((rows, n), carried)))
+    read = bits, given
+    for number in range(passes):
         way = "given" if number and values != "none" else values
         placing = place_kernel(dtype, descending, way)[blocks, PASS_THREADS]
-        more = (
-            scratch[:cells].reshape((rows, passes, PASS_BINS)),
-            scratch[cells : cells + words],
-            scratch[cells + words :],
-            number,
-        )
-        return one_pass(placing, keys, moved, way, n, *more).map(lambda pair: (scratch, pair))
-
-    scratch: DeviceOp[Tensor] = zeros(cells + words + passes, U64).then(count)
-    made = scratch.map(lambda s: (s, (bits, given)))
-    for number in range(passes):
-        made = made.then(partial(by_byte, number=number))
-    done = made.map(lambda all_: all_[1])
-    if kept == n:
-        return done.map(restored)
-    return done.map(restored).then(
-        lambda pair: zip(contiguous(pair[0][:, :kept]), contiguous(pair[1][:, :kept]))
-    )
+        launches.launch(placing, *made[number % 2], *read, *more, number)
+        read = made[number % 2]
+    keys, moved = (array.columns(kept) for array in read)
+    keys = keys.reinterpret(dtype)
+    launches.give(keys, keys if values == "none" else moved, are_copied=kept < n)
+    return launches
 
 
 def top_rows(
     x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any], kept: int
 ) -> DeviceOp[Pair]:
     """As `sort_rows`, of few elements of long rows: only these are sorted."""
-    rows, n = x.shape
-    dtype = x.dtype
-    bits = x.reinterpret(bits_of(dtype))
+    found: DeviceOp[Pair] = Algorithm("topk", x, partial(_plan_top, descending, kept))
+    return found.then(lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept))
+
+
+def _plan_top(descending: bool, kept: int, shape: Shape, dtype: np.dtype[Any]) -> Launches:
+    """The `kept` first elements of each row and their places, in the order of the places."""
+    rows, n = shape
+    launches = Launches((shape, dtype))
+    bits = launches.operands[0].reinterpret(bits_of(dtype))
     parts = -(-n // CHUNK)
     spans = min(parts, max(1, SPANS // rows))
-
-    def by_digit(found: Pair, shift: int, is_first: bool) -> DeviceOp[Pair]:
-        begin, sought = found
-        counting = digit_kernel(dtype, descending, is_first)
-        counted: DeviceOp[Tensor] = zeros((rows, PASS_BINS), I64).then(
-            lambda z: counting[rows * spans, THREADS](z, bits, begin, shift, spans).map(lambda _: z)
-        )
-        made = zip(empty(rows, U64), empty(rows, I64))
-        return zip(counted, made).then(
-            lambda all_: pick_digit[rows, PASS_BINS](*all_[1], all_[0], begin, sought).map(
-                lambda _: all_[1]
-            )
-        )
-
-    def take(found: Pair) -> DeviceOp[Pair]:
-        last, missing = found
-        ranking, taking = rank_kernel(dtype, descending), take_kernel(dtype, descending)
-        counts: DeviceOp[Tensor] = empty((rows, parts, 1), I64).then(
-            lambda z: ranking[rows * parts, THREADS](z, bits, last).map(lambda _: z)
-        )
-        ends = counts.then(lambda z: scan_rows(named("sum", I64), z))
-        made = zip(ends, empty((rows, kept), bits.dtype), empty((rows, kept), I64))
-        return made.then(
-            lambda all_: taking[rows * parts, THREADS](
-                all_[1], all_[2], bits, last, missing, all_[0]
-            ).map(lambda _: (all_[1].reinterpret(dtype), all_[2]))
-        )
-
-    found: DeviceOp[Pair] = zip(zeros(rows, U64), full(rows, kept, I64))
+    found = launches.full((rows,), 0, U64), launches.full((rows,), kept, I64)
     for k, shift in enumerate(range(8 * dtype.itemsize - PASS_BITS, -1, -PASS_BITS)):
-        found = found.then(partial(by_digit, shift=shift, is_first=not k))
-    return found.then(take).then(
-        lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept)
-    )
+        begin, sought = found
+        counting = digit_kernel(dtype, descending, not k)[rows * spans, THREADS]
+        counts = launches.full((rows, PASS_BINS), 0, I64)
+        launches.launch(counting, counts, bits, begin, shift, spans)
+        found = launches.empty((rows,), U64), launches.empty((rows,), I64)
+        launches.launch(pick_digit[rows, PASS_BINS], *found, counts, begin, sought)
+    last, missing = found
+    ends = launches.empty((rows, parts, 1), I64)
+    launches.launch(rank_kernel(dtype, descending)[rows * parts, THREADS], ends, bits, last)
+    ends = put_scan(launches, named("sum", I64), ends)
+    keys, places = launches.empty((rows, kept), bits.dtype), launches.empty((rows, kept), I64)
+    taking = take_kernel(dtype, descending)[rows * parts, THREADS]
+    launches.launch(taking, keys, places, bits, last, missing, ends)
+    launches.give(keys.reinterpret(dtype), places)
+    return launches

@@ -44,6 +44,19 @@ class Library(Protocol):
         """
         ...
 
+    def record(
+        self, name: str, ranks: Sequence[Rank], dtype: np.dtype[Any], nbytes: int, choice: Any
+    ) -> Any:
+        """The core's record of the calls of several ranks of this process, complete but for streams
+        and arrays; None: the core cannot make them.
+
+        Args:
+            name: of a method of `Rank`.
+            nbytes: of a part, or of a result where that is smaller.
+            choice: the reduction, or the root; None: the method takes neither.
+        """
+        ...
+
     def ranks(self, devices: Sequence[Any]) -> Sequence[Rank]:
         """A rank for each of several devices of this process. Blocks."""
         ...

@@ -1,4 +1,7 @@
-"""The memory part of the backend interface: allocations and pools of a device."""
+"""The memory part of the backend interface: allocations and pools of a device.
+
+How much a pool may hand out is no part of it: that is `max_bytes` of `device/storage.py`.
+"""
 
 from __future__ import annotations
 

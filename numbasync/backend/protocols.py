@@ -272,6 +272,13 @@ class Device(Protocol):
         ...
 
     @property
+    def has_cub(self) -> bool:
+        """Whether `cuda.compute` is installed, and calls CUB on this device. Raises CallerError
+        where `NUMBASYNC_CUB` is neither 0, without it, nor 1.
+        """
+        ...
+
+    @property
     def counts_steps(self) -> bool:
         """Whether times of events are numbers of steps, drawn by a seed, and not of a clock."""
         ...

@@ -71,10 +71,7 @@ def all_reduce(
         [[2.0, 4.0], [2.0, 4.0]]
     """
     if comm is None:
-        tensors = local.checked_parts(_listed(parts), "all_reduce")
-        return local.all_reduce(
-            tensors, op, None if out is None else local.checked_out(out, tensors)
-        )
+        return local.all_reduce(_listed(parts), op, out)
     if out is not None:
         raise CallerError(
             f"all_reduce of {comm!r} gives a new tensor, and takes no out={shown(out, 40)}."
@@ -101,8 +98,7 @@ def reduce_scatter(
         [[2.0], [4.0]]
     """
     if comm is None:
-        tensors = local.checked_parts(_listed(parts), "reduce_scatter")
-        return local.reduce_scatter(tensors, op, group_ops.rows_of(tensors[0], len(tensors)))
+        return local.reduce_scatter(_listed(parts), op)
     return group_ops.reduce_scatter(group_ops.checked(parts, "reduce_scatter", comm), op, comm)
 
 
@@ -121,9 +117,7 @@ def all_gather(parts: Any, *, comm: Communicator | None = None) -> DeviceOp[Any]
         [[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]]
     """
     if comm is None:
-        tensors = local.checked_parts(_listed(parts), "all_gather")
-        group_ops.check_rows(tensors[0])
-        return local.all_gather(tensors)
+        return local.all_gather(_listed(parts))
     return group_ops.all_gather(group_ops.checked(parts, "all_gather", comm), comm)
 
 
@@ -146,13 +140,13 @@ def broadcast(parts: Any, root: int = 0, *, comm: Communicator | None = None) ->
         [[2.0, 3.0], [2.0, 3.0]]
     """
     if comm is None:
-        tensors = local.checked_parts(_listed(parts), "broadcast")
-        group_ops.check_rank(root, len(tensors), "root of broadcast")
-        return local.broadcast(tensors, root)
+        return local.broadcast(_listed(parts), root)
     return group_ops.broadcast(group_ops.checked(parts, "broadcast", comm), root, comm)
 
 
 def _listed(parts: Any) -> Parts:
+    if type(parts) is list or type(parts) is tuple:
+        return parts
     if isinstance(parts, Tensor) or not isinstance(parts, Sequence):
         raise CallerError(
             f"a collective of one process takes a list with one tensor a device, not "

@@ -7,10 +7,9 @@ first one's done when all are. Nothing is asked that the tensors do not say.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from numbasync.backend.protocols import Call, Library, Rank
 from numbasync.device.device import Device
@@ -25,7 +24,9 @@ from numbasync.extending import (
     record_read,
     record_write,
 )
-from numbasync.native import compiled
+from numbasync.native import compiled, core, known, new_lock
+from numbasync.ops.context import Context
+from numbasync.ops.op import Steps
 from numbasync.tensors.tensor import Tensor
 
 T = TypeVar("T")
@@ -33,10 +34,13 @@ Prepare = Callable[[Rank, Any, Any, Any], Call]  # a rank's call: stream, and ha
 
 # Held by the one thread that calls the library: two groups with devices in common, which threads
 # start in different orders, would wait for one another on the devices.
-calling = threading.Lock()
+calling = new_lock()
+if core is not None:
+    core.know_collectives(calling)
 
 
-class Group(NamedTuple):
+@known
+class Group:
     """The devices of a collective, as their library knows them.
 
     Attributes:
@@ -46,60 +50,102 @@ class Group(NamedTuple):
         in_order: the devices in the order in which their locks are taken.
     """
 
-    library: Library
-    ranks: Sequence[Rank]
-    streams: Sequence[Stream]
-    in_order: Sequence[Device]
+    __slots__ = ("in_order", "library", "ranks", "streams")
+
+    def __init__(self, library: Library, devices: Sequence[Device]) -> None:
+        self.library = library
+        self.ranks = library.ranks([device.backend for device in devices])
+        self.in_order = sorted(devices, key=lambda d: (d.kind, d.ordinal))
+        self.streams: list[Stream] = [device.new_stream() for device in devices[1:]]
+        for stream in self.streams:
+            stream.is_internal = stream.is_kept = True
 
 
-def group_of(library: Library, devices: Sequence[Device]) -> Group:
-    ranks = library.ranks([device.backend for device in devices])
-    in_order = sorted(devices, key=lambda d: (d.kind, d.ordinal))
-    streams = [device.new_stream() for device in devices[1:]]
-    for stream in streams:
-        stream.is_internal = stream.is_kept = True
-    return Group(library, ranks, streams, in_order)
-
-
-class Work(NamedTuple):
-    """A collective.
+@known
+class CollectivePlan:
+    """A collective of tensors of one kind, one on each of its devices.
 
     Attributes:
         name: of its submissions.
-        parts: a tensor a device.
-        out: the tensors of the results; None: new ones.
         spec: of each result.
-        prepare: the call of the library.
+        by_copies: the steps that give the result on the device of a context, of the parts and its
+            number, without a library.
+        prepare: the call of a library.
+        op: the reduction, if it is one.
+        has_library: whether the devices may have a library.
+        group: of the library that runs it; None until there is one, or for ever.
+        record: the core's record of the library's calls, if it makes them.
     """
 
-    name: str
-    parts: Sequence[Tensor]
-    out: Sequence[Tensor] | None
-    spec: ArraySpec
-    prepare: Prepare
+    __slots__ = (
+        "_choice", "_nbytes", "by_copies", "devices", "group", "has_library", "name", "op",
+        "prepare", "record", "spec",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        devices: tuple[Device, ...],
+        nbytes: int,
+        spec: ArraySpec,
+        by_copies: Callable[[Sequence[Tensor], int, Context], Steps[Tensor]],
+        prepare: Prepare,
+        op: str | None,
+        choice: Any,
+    ) -> None:
+        self.name = name
+        self.devices = devices
+        self.spec = spec
+        self.by_copies = by_copies
+        self.prepare = prepare
+        self.op = op
+        self.has_library = devices[0].backend.collectives is not None
+        self.group: Group | None = None
+        self.record: Any = None
+        self._choice = choice
+        self._nbytes = min(nbytes, spec.nbytes)  # what a library counts of each rank
+
+    def suits(self, library: Library) -> bool:
+        """Whether a library can run it."""
+        return bool(self._nbytes) and library.takes(self.spec.dtype, self.op)
+
+    def use(self, group: Group) -> None:
+        """Let a group's library run it from now on."""
+        self.record = group.library.record(
+            self.name, group.ranks, self.spec.dtype, self._nbytes, self._choice
+        )
+        self.group = group
 
 
-def try_enqueue(
-    group: Group,
-    devices: Sequence[Device],
-    work: Work,
+@compiled
+def enqueue_together(
+    plan: CollectivePlan,
+    parts: Sequence[Tensor],
+    out: Sequence[Tensor] | None,
     submission: Submission,
     pool: MemoryPool | None,
 ) -> tuple[Tensor, ...] | None:
-    """Enqueue all of it, the first device's part in `submission`, and let that wait for the others.
+    """Enqueue all of a collective that has a group, the first device's part in `submission`, and
+    let that wait for the others.
+
+    Args:
+        parts: a tensor a device.
+        out: the tensors of the results; None: new ones.
 
     Returns:
         The results; None, with nothing done, if something must be waited for first.
     """
-    others = [Submission(stream, work.name, submission.site) for stream in group.streams]
-    for device, other in zip(devices[1:], others, strict=True):
+    group = plan.group
+    if group is None:
+        return None
+    others = [Submission(stream, plan.name, submission.site) for stream in group.streams]
+    for device, other in zip(plan.devices[1:], others, strict=True):
         if device.lost is not None or device.is_limited or other.stream.is_broken:
             return None
     every = [submission, *others]
-    return under_locks(group.in_order, partial(_enqueued, group, work, every, pool))
+    return under_locks(group.in_order, partial(_enqueued, plan, parts, out, every, pool))
 
 
-@compiled
 def under_locks(devices: Sequence[Device], call: Callable[[], T]) -> T:
     """`call()` under the locks of all devices."""
     if not devices:
@@ -109,25 +155,29 @@ def under_locks(devices: Sequence[Device], call: Callable[[], T]) -> T:
 
 
 def _enqueued(
-    group: Group, work: Work, every: list[Submission], pool: MemoryPool | None
+    plan: CollectivePlan,
+    parts: Sequence[Tensor],
+    out: Sequence[Tensor] | None,
+    every: list[Submission],
+    pool: MemoryPool | None,
 ) -> tuple[Tensor, ...] | None:
-    if not are_free(every, work.parts, False):
+    if not are_free(every, parts, False):
         return None
-    results = work.out
+    results = out
     if results is None:
-        results = allocate_all(work.spec, every, pool)
+        results = allocate_all(plan.spec, every, pool)
         if results is None:
             return None
     elif not are_free(every, results, True):
         return None
     # All by the first one, which is committed whatever happens: ^C could leave out the others.
-    every[0].keep_alive += [tensor.storage for tensor in (*work.parts, *results)]
+    every[0].keep_alive += [tensor.storage for tensor in (*parts, *results)]
     try:
         streams = [submission.stream.backend for submission in every]
-        call(group, streams, work.parts, results, work.prepare)
-        record_all(every, work.parts, results)
+        make_calls(plan, streams, parts, results)
+        record_all(every, parts, results)
     except BaseException:  # some may be enqueued; ^C also ends `record_all`, before others' parts
-        record_all(every, work.parts, results)
+        record_all(every, parts, results)
         raise
     # Under the locks: a wait for another thread's part, which its device's first part then came
     # behind, would be for ever.
@@ -135,23 +185,20 @@ def _enqueued(
     return tuple(results)
 
 
-def call(
-    group: Group,
-    streams: Sequence[Any],
-    parts: Sequence[Tensor],
-    results: Sequence[Tensor],
-    prepare: Prepare,
+@compiled
+def make_calls(
+    plan: CollectivePlan, streams: Sequence[Any], parts: Sequence[Tensor], results: Sequence[Tensor]
 ) -> None:
     """Make the calls of all ranks, on a stream of each device."""
+    group: Any = plan.group
     prepared = [
-        prepare(rank, stream, part.handle, result.handle)
+        plan.prepare(rank, stream, part.handle, result.handle)
         for rank, stream, part, result in zip(group.ranks, streams, parts, results, strict=True)
     ]
     with calling:
         group.library.make(prepared, group.ranks[0])
 
 
-@compiled
 def are_free(every: list[Submission], tensors: Sequence[Tensor], to_write: bool) -> bool:
     """Whether each submission's work can use its tensor at once."""
     is_busy = is_used_elsewhere if to_write else is_written_elsewhere
@@ -167,7 +214,6 @@ def are_free(every: list[Submission], tensors: Sequence[Tensor], to_write: bool)
     return True
 
 
-@compiled
 def record_all(every: list[Submission], parts: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     """Record what each submission reads and writes, and commit all but the first. After ^C in the
     midst of it, it can be called again.

@@ -59,7 +59,7 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
                 holds(op, Launch__launcher, launcher) and holds(op, Launch__parts, parts)
                 and holds(get(op, Launch__config), Config_extents, extents) and record is not None
             ):
-                plan = planned(op, core, submission)
+                plan = plan_for(op, core, submission)
                 record = None if plan is None else calls.record_of(queue, get(plan, Plan_work))
                 launcher, parts = get(op, Launch__launcher), get(op, Launch__parts)
                 extents = get(get(op, Launch__config), Config_extents)
@@ -91,6 +91,60 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     finally:
         lock.give()
     return count
+
+
+def Submission_launch_all(self, launches):
+    cdef object queue = None
+    cdef DriverStream calls = None
+    cdef Py_ssize_t i = 0
+    if on and isa(self, Submission) and type(launches) is list:
+        queue = get(get(self, Submission_stream), Progress_backend)
+        calls = calls_of(queue)
+    if calls is not None:
+        i = launch_list(calls, queue, launches)
+    if i < len(launches):
+        python["Submission.launch_all"](self, launches[i:])
+
+
+cdef Py_ssize_t launch_list(DriverStream calls, object queue, list launches) except -1:
+    """Make launches by the driver, and release the interpreter lock once for `CHUNK` of them; how
+    many were made. The next one needs Python code: it has no record, or its arguments do not fit.
+    """
+    cdef LaunchRecord record = None
+    cdef list records = []  # which another thread may drop from the stream
+    cdef tuple arguments, launch
+    cdef launch_s* ready[CHUNK]
+    cdef char* packed[CHUNK]
+    cdef char block[CHUNK_BYTES]
+    cdef Py_ssize_t i, made = 0, used
+    cdef int count
+    if na_is_elsewhere(calls.ordinal):
+        enter(calls.device)
+    for launch in launches:
+        record = calls.record_of(queue, launch[0])
+        if record is None:
+            break
+        records.append(record)
+        arguments = launch[1]
+        for i in range(record.count):
+            if is_array(record.code[i]):
+                packed_of(arguments[i])  # Python code may make them: before a buffer is used
+    while made < len(records):
+        count, used = 0, 0
+        while count < CHUNK and made + count < len(records):
+            record, arguments = records[made + count], launches[made + count][1]
+            if used + <Py_ssize_t>record.launch.size > CHUNK_BYTES or not record.packs(arguments):
+                break
+            ready[count], packed[count] = &record.launch, block + used
+            memcpy(block + used, record.buffer, record.launch.size)
+            used += (record.launch.size + 15) // 16 * 16
+            count += 1
+        if count == 0:
+            break
+        made += calls.launch(ready, packed, count)
+        if calls.result != 0:
+            fail(calls.result, "cuLaunchKernel")
+    return made
 
 
 def enqueue_leading(ctx, tuple ops, list values):

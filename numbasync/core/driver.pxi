@@ -138,12 +138,12 @@ cdef class DriverStream:
             fail(result, "cuStreamWriteValue32")
         return 0
 
-    cdef bint spin_poll(self) except -1:
-        """`CudaStream.spin_poll`."""
+    cdef bint spin_poll(self, double seconds) except -1:
+        """`CudaStream.spin_poll`, for so long at most."""
         cdef int result = NOT_READY
         cdef double end
         with nogil:
-            end = na_now() + SLICE_S
+            end = na_now() + seconds
             while True:
                 result = query_stream(self.number)
                 if result != NOT_READY or na_now() >= end:

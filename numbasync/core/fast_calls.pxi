@@ -49,11 +49,11 @@ cdef class TypedCall:
             self.written += self.output[i]
 
     def take(self, values):
-        return self.taken(values) if on else self.in_python.take(values)
+        return self.take_plain(values) if on else self.in_python.take(values)
 
     def enqueue(self, plan, values, tensors, submission):
         if on and isa(submission, Submission):
-            return self.enqueued(plan, values, tensors, submission)
+            return self.enqueue_taken(plan, values, tensors, submission)
         return self.in_python.enqueue(plan, values, tensors, submission)
 
     cdef inline bint fits(self, tuple values) noexcept:
@@ -66,7 +66,7 @@ cdef class TypedCall:
                 return False
         return True
 
-    cdef object taken(self, tuple values):
+    cdef object take_plain(self, tuple values):
         """The tensors and the fingerprints, or None: `FastCall.take`. Python code may compute the
         fingerprints, so the storages are compared after that.
         """
@@ -273,7 +273,7 @@ cdef class TypedCall:
                 PyDict_SetItem(readers, stream, submission)
         return a
 
-    cdef bint enqueued(self, plan, tuple values, tuple tensors, submission) except -1:
+    cdef bint enqueue_taken(self, plan, tuple values, tuple tensors, submission) except -1:
         """`FastCall.enqueue`: tests every storage, launches, then updates the access records."""
         cdef object stream = get(submission, Submission_stream)
         cdef object device = get(stream, Progress_device)

@@ -53,7 +53,7 @@ def await_future(self):
         return (yield from python["DeviceFuture.__await__"](self))
     try:
         self._site = site_of_caller(0)
-        submission = enqueued(op, stream, self._site)
+        submission = enqueue_fast(op, stream, self._site)
         if submission is not None:
             self._op, self._value, self._submission = None, value_of(op), submission
             note_submitted(self)

@@ -76,6 +76,16 @@ cdef class LaunchRecord:
             result = submit(&self.launch, self.buffer)
         return result
 
+    cdef bint packs(self, tuple args) except -1:
+        """Write the arguments to the buffer. False: one does not fit, and Python says why."""
+        cdef int i
+        for i in range(self.count):
+            if is_array(self.code[i]):
+                self.pack_array(i, args[i])
+            elif not self.pack(i, args[i]):
+                return False
+        return True
+
     cdef inline int pack_array(self, int i, object handle) except -1:
         cdef object packed = packed_of(handle)
         cdef char* to = self.buffer + self.offset[i]

@@ -25,7 +25,7 @@ cdef object call(object launcher, tuple values, object config):
         if core is None:
             return None
         put(launcher, Launcher__latest, core)
-    taken = (<TypedCall>core).taken(values)
+    taken = (<TypedCall>core).take_plain(values)
     if taken is None:
         return None
     return new_launch(
@@ -81,7 +81,7 @@ def Configured___call__(self, /, *args, **kwargs):
     return python["Configured.__call__"](self, *args, **kwargs)
 
 
-cdef object changed(object run, dict changes):
+cdef object change_values(object run, dict changes):
     """The arguments of a prepared launch with changed numbers; None, if something else changes."""
     cdef tuple values = get(run, PreparedLaunch__values), result
     cdef object position
@@ -114,7 +114,7 @@ def PreparedLaunch___call__(self, /, *unnamed, **changes):
             self, PreparedLaunch__plan, None
         )
     ):
-        values = changed(self, changes)
+        values = change_values(self, changes)
     if values is None:
         return python["PreparedLaunch.__call__"](self, *unnamed, **changes)
     return new_launch(
@@ -125,8 +125,8 @@ def PreparedLaunch___call__(self, /, *unnamed, **changes):
     )
 
 
-cdef object enqueued_again(object run, object stream, tuple values):
-    """`enqueued` of an operation of a prepared launch, which is not built; None: it has to be."""
+cdef object enqueue_prepared(object run, object stream, tuple values):
+    """`enqueue_fast` of an operation of a prepared launch, which is not built; None: it has to be."""
     cdef object plan = get(run, PreparedLaunch__plan), form
     cdef object launcher = get(run, PreparedLaunch__launcher)
     cdef start_s start
@@ -150,7 +150,7 @@ cdef object enqueued_again(object run, object stream, tuple values):
     if recorder is not None:
         tell_made(submission)
     try:
-        if not (<TypedCall>form).enqueued(
+        if not (<TypedCall>form).enqueue_taken(
             plan, values, get(run, PreparedLaunch__tensors), submission
         ):
             if recorder is not None:
@@ -165,8 +165,8 @@ cdef object enqueued_again(object run, object stream, tuple values):
 
 
 def PreparedLaunch_async_on(self, stream, /, **changes):
-    cdef object values = changed(self, changes) if isa(self, PreparedLaunch) else None
-    cdef object submission = enqueued_again(self, stream, values)
+    cdef object values = change_values(self, changes) if isa(self, PreparedLaunch) else None
+    cdef object submission = enqueue_prepared(self, stream, values)
     if submission is None:
         return python["PreparedLaunch.async_on"](self, stream, **changes)
     put(submission, Submission_detached, True)
@@ -174,8 +174,8 @@ def PreparedLaunch_async_on(self, stream, /, **changes):
 
 
 def PreparedLaunch_sync_on(self, stream, /, **changes):
-    cdef object values = changed(self, changes) if isa(self, PreparedLaunch) else None
-    cdef object submission = enqueued_again(self, stream, values)
+    cdef object values = change_values(self, changes) if isa(self, PreparedLaunch) else None
+    cdef object submission = enqueue_prepared(self, stream, values)
     if submission is None:
         return python["PreparedLaunch.sync_on"](self, stream, **changes)
     wait_for_submission(submission, stream)

@@ -52,7 +52,7 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
             return python["imported"](x, reader.in_python)
     storage = na_referent(get(place.entry, Entry_ref))
     if storage is None:
-        memory = borrowed(place, reader, stream, owner, reader.kept(x))
+        memory = borrow(place, reader, stream, owner, reader.kept(x))
         storage = PyType_GenericAlloc(classes[Storage], 0)
         fill_storage(storage, found(owners, place.backend), memory, place.backend)
         weak = PyWeakref_NewRef(storage, NULL)
@@ -68,14 +68,14 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
         return python["imported"](x, reader.in_python)
     elif owner is None:  # the storage keeps the array's memory
         if place.source is None or place.stream != stream:
-            place.source, place.stream = borrowed(place, reader, stream, None, None), stream
+            place.source, place.stream = borrow(place, reader, stream, None, None), stream
         memory = place.source
     else:  # the stream is its owner's
         memory = get(storage, Storage_memory)
         if not isa(memory, Borrowed) or not holds(memory, Borrowed_reader, reader.in_python) or (
             not holds(memory, Borrowed_mark, None) or not holds(memory, Borrowed_owner, owner)
         ):
-            memory = borrowed(place, reader, stream, owner, None)
+            memory = borrow(place, reader, stream, owner, None)
     tensor = PyType_GenericAlloc(classes[Tensor], 0)
     put(tensor, DeviceArray__former, None)
     put(tensor, DeviceArray__kind, None)
@@ -99,7 +99,7 @@ cdef object import_quickly(object x, ArrayReader reader, object before):
     return tensor
 
 
-cdef object borrowed(
+cdef object borrow(
     Place place, ArrayReader reader, object stream, object owner, object keep
 ):
     """`Borrowed`."""
@@ -208,7 +208,6 @@ cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
     """`CudaStream.put_behind`. False: Python says why not."""
     cdef int status = 0, result
     cdef object event
-    cdef list numbers
     cdef void* number
     if other == <uintptr_t>calls.number:
         return True
@@ -216,17 +215,21 @@ cdef bint put_behind(DriverStream calls, uintptr_t other) except -1:
         enter(calls.device)
     if is_capturing(<void*>other, &status) != 0 or status != 0:
         return False
-    numbers = calls.spare
-    if numbers is None:
-        numbers = calls.spare = calls.device.events.numbers
-    event = numbers.pop() if PyList_GET_SIZE(numbers) else calls.device.events.take()
+    event = take_event(calls)
     number = <void*><uintptr_t>event
     # Whether the other stream is idle is not asked: a query takes longer than both of these.
     with nogil:
         result = record_event(number, <void*>other)
         if result == 0:
             result = wait_for_event(calls.number, number, 0)
-    numbers.append(event)
+    calls.spare.append(event)
     if result != 0:
         fail(result, "cuStreamWaitEvent")
     return True
+
+
+cdef object take_event(DriverStream calls):
+    """The number of an event of a stream's device, which the caller appends to `spare` again."""
+    if calls.spare is None:
+        calls.spare = calls.device.events.numbers
+    return calls.spare.pop() if PyList_GET_SIZE(calls.spare) else calls.device.events.take()

@@ -243,7 +243,7 @@ def DeviceArray___del__(self):
     python["DeviceArray.__del__"](self)
 
 
-cdef object allocated(object op, object submission, object pool):
+cdef object allocate(object op, object submission, object pool):
     """The new tensor of a `Made`; None if the pool has no free block."""
     cdef object device = get(get(submission, Submission_stream), Progress_device)
     cdef object spec = get(op, Full__kind)

@@ -6,7 +6,7 @@ cdef object core_of(object op):
     return None if form is None else get(form, FastCall_core)
 
 
-cdef object planned(object op, TypedCall core, object submission):
+cdef object plan_for(object op, TypedCall core, object submission):
     """The plan of a launch whose name is added to the submission's; None if there is none."""
     cdef object launcher = get(op, Launch__launcher), names, launched, plan = get(op, Launch__plan)
     cdef object device = get(
@@ -34,8 +34,8 @@ cdef int enqueue(object op, object submission) except -1:
     cdef object core = core_of(op), plan
     if core is None:
         return 2
-    plan = planned(op, core, submission)
-    return plan is not None and (<TypedCall>core).enqueued(
+    plan = plan_for(op, core, submission)
+    return plan is not None and (<TypedCall>core).enqueue_taken(
         plan, get(op, Launch__values), get(op, Launch__tensors), submission
     )
 
@@ -60,7 +60,7 @@ def try_enqueue(op, stream, signal, pool=None, site=None):
     if on and not signal and isa(stream, Stream) and (
         pool is None or holds(get(stream, Progress_device), Device__pool, pool)
     ):
-        return enqueued(op, stream, site) if op.has_fast_path else None
+        return enqueue_fast(op, stream, site) if op.has_fast_path else None
     return python["try_enqueue"](op, stream, signal, pool, site)
 
 
@@ -140,7 +140,7 @@ cdef object enqueue_other(object op, object submission):
     return op.try_enqueue(submission, None)
 
 
-cdef object enqueued(object op, object stream, object site):
+cdef object enqueue_fast(object op, object stream, object site):
     """`try_enqueue` of an operation with a fast path, without a signal. `site`: None, the line of
     the program that runs now.
     """
@@ -211,17 +211,17 @@ cdef object begin_op(object op, object stream, object site):
     """The submission of an operation that may begin, consumed; None, if it has no fast path."""
     if isa(op, Launch) and holds(op, Launch__unused, True):
         put(op, Launch__unused, False)
-        return enqueued(op, stream, site) if holds(op, Launch_has_fast_path, True) else None
+        return enqueue_fast(op, stream, site) if holds(op, Launch_has_fast_path, True) else None
     if is_simple(op) and holds(op, SimpleOp__unused, True):
         put(op, SimpleOp__unused, False)
         if isa(op, FromHost) and not holds(op, FromHost_has_fast_path, True):
             return None
-        return enqueued(op, stream, site)
+        return enqueue_fast(op, stream, site)
     if isa(op, Map) and holds(op, Map__unused, True):
         put(op, Map__unused, False)
-        return enqueued(op, stream, site) if holds(op, Map_has_fast_path, True) else None
+        return enqueue_fast(op, stream, site) if holds(op, Map_has_fast_path, True) else None
     op.consume()
-    return enqueued(op, stream, site) if op.has_fast_path else None
+    return enqueue_fast(op, stream, site) if op.has_fast_path else None
 
 
 def Runs_async_on(self, stream=None):
@@ -288,6 +288,8 @@ cdef object device_of(object op):
             tensor = <object>PyTuple_GET_ITEM(tensors, (<TypedCall>core).home)
     elif isa(op, ToHost):
         tensor = get(op, ToHost__tensor)
+    elif isa(op, LocalOp):
+        return get(get(op, LocalOp__plan), CollectivePlan_devices)[0]
     elif isa(op, GraphLaunch) or not is_simple(op):
         return None
     if tensor is None:
@@ -336,20 +338,6 @@ def Runs_sync(self):
         self.consume()
         return python["_sync"](self, stream)
     return Runs_sync_on(self, stream)
-
-
-cdef int finished_awaits = 0
-
-
-cdef bint is_turn_due() noexcept:
-    """Whether an await whose work is done must let the loop turn."""
-    global finished_awaits
-    finished_awaits = (finished_awaits + 1) % 16
-    return finished_awaits == 0
-
-
-def turn_is_due():
-    return is_turn_due()
 
 
 def Runs___await__(self):

@@ -40,7 +40,7 @@ def taken_over():
 def switch(state):
     """Switch the core on or off; whether it is on. It stays off if a class is not known."""
     global on
-    on = bool(state) and not wanted.keys() - known.keys() - OF_A_DEVICE
+    on = bool(state) and not wanted.keys() - known.keys() - IMPORTED_LATER
     return on
 
 

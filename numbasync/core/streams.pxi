@@ -252,15 +252,45 @@ cdef int note_passed(object stream, object number) except -1:
     return 0
 
 
+cdef list list_followed(object stream):
+    """`Stream._followed`."""
+    cdef object follows = get(stream, Stream__follows), other
+    cdef list followed = []
+    cdef Lock lock = get(stream, Progress__lock)
+    if follows is None:
+        return followed
+    if not lock.is_free():
+        return stream._followed()
+    for entry in list((<dict>follows).values()):
+        other = entry[0]()
+        if other is not None:
+            followed.append((other, entry[1]))
+    return followed
+
+
+cdef int retire_followed(list followed) except -1:
+    """`Stream._retire_followed`."""
+    cdef object other, number, in_flight
+    for other, number in followed:
+        if not isa(other, Stream):
+            python["Stream._retire_followed"]([(other, number)])
+            continue
+        in_flight = get(other, Progress__in_flight)
+        if PyObject_Size(in_flight) and number_of(in_flight[0]) <= <int64_t>number:
+            note_passed(other, number)
+    return 0
+
+
 def Stream_wait_until_idle(stream):
     cdef object queue  # which keeps the driver's stream, while this thread waits for it
     cdef DriverStream calls = None
+    cdef list followed = None
     cdef int64_t began = 0 if recorder is None else na_ns()
-    if on and isa(stream, Stream) and is_open(stream) and holds(stream, Stream__follows, None):
+    if on and isa(stream, Stream) and is_open(stream):
         queue = get(stream, Progress_backend)
         calls = calls_of(queue)
     if calls is not None:
-        number = get(stream, Progress__sequence)
+        number, followed = get(stream, Progress__sequence), list_followed(stream)
         try:
             calls.synchronize()
         except BaseException:
@@ -268,6 +298,7 @@ def Stream_wait_until_idle(stream):
             raise
         tell_wait("block", stream, number, None, began)
         note_passed(stream, number)
+        retire_followed(followed)
         return
     python["Stream.wait_until_idle"](stream)
 
@@ -292,6 +323,30 @@ def kind_of(work):
     )
 
 
+cdef int finished_awaits = 0
+
+
+cdef bint is_turn_due() noexcept:
+    """Whether an await whose work is done must let the loop turn."""
+    global finished_awaits
+    finished_awaits = (finished_awaits + 1) % MOST_FINISHED
+    return finished_awaits == 0
+
+
+def turn_is_due():
+    return is_turn_due()
+
+
+cdef void let_loop_turn() noexcept:
+    """`let_turn`."""
+    global finished_awaits
+    finished_awaits = MOST_FINISHED - 1
+
+
+def let_turn():
+    let_loop_turn()
+
+
 def Waits_has_passed_soon(stream, sequence, work):
     if not on or not isa(stream, Stream):
         return python["Waits.has_passed_soon"](stream, sequence, work)
@@ -303,6 +358,7 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     cdef object loop, watcher, number, queue, waits, estimate = None
     cdef DriverStream calls
     cdef bint is_idle
+    cdef int others
     if advance(stream) >= <int64_t>sequence:
         return True
     loop = get_running_loop()
@@ -310,10 +366,8 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     if watcher is None:
         return python["Waits.has_passed_soon"](stream, sequence, work)
     running = current_task(loop)
-    if <uintptr_t>get(watcher, Reactor__last) != <uintptr_t><PyObject*>running:
-        put(watcher, Reactor__last, <uintptr_t><PyObject*>running)
-        return False
-    if not holds(watcher, Reactor__turning, False):
+    others = count_others(watcher, <uintptr_t><PyObject*>running)
+    if others > 1:
         return False
     waits = get(watcher, Reactor_last_waits)
     if PyDict_Size(waits):
@@ -324,7 +378,9 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     calls = calls_of(queue)
     number = get(stream, Progress__sequence)
     try:
-        is_idle = queue.spin_poll() if calls is None else calls.spin_poll()
+        is_idle = queue.spin_poll() if calls is None else calls.spin_poll(
+            BESIDE_S if others else SLICE_S
+        )
     except BaseException:
         check_after_failure(stream)
         raise
@@ -335,7 +391,19 @@ cdef bint has_passed_soon(object stream, object sequence, object work) except -1
     note_passed(stream, number)
     if estimate is not None:
         estimate.note(0.0)
+    if others:
+        let_loop_turn()
     return True
+
+
+cdef int count_others(object watcher, uintptr_t task) except -1:
+    """`Reactor.others`."""
+    cdef int others = 0
+    if <uintptr_t>get(watcher, Reactor__last) != task:
+        others = 1 if <uintptr_t>get(watcher, Reactor__before) == task else 2
+        put(watcher, Reactor__before, get(watcher, Reactor__last))
+        put(watcher, Reactor__last, task)
+    return others + (not holds(watcher, Reactor__turning, False))
 
 
 def Waits_passes_soon(stream, sequence):

@@ -45,7 +45,7 @@ cdef object enqueue_full(object self, object submission, object pool):
     cdef object tensor, storage, value, queue
     if not is_plain_submission(submission) or not isa(self, Full):
         return python["Full.try_enqueue"](self, submission, pool)
-    tensor = allocated(self, submission, pool)
+    tensor = allocate(self, submission, pool)
     if tensor is None:
         return False
     value, nbytes = get(self, Full__value), get(get(self, Full__kind), ArraySpec_nbytes)
@@ -57,13 +57,13 @@ cdef object enqueue_full(object self, object submission, object pool):
     retain(submission, storage, None, nbytes)
     put(storage, Storage_writer, submission)  # which has no readers
     queue = get(get(submission, Submission_stream), Progress_backend)
-    if not is_filled(calls_of(queue), storage, value, nbytes):
+    if not try_fill(calls_of(queue), storage, value, nbytes):
         queue = queue.fill(tensor.handle, value, get(submission, Submission_queue))
         put(submission, Submission_queue, queue)
     return True
 
 
-cdef bint is_filled(DriverStream calls, object storage, object value, int64_t nbytes) except -1:
+cdef bint try_fill(DriverStream calls, object storage, object value, int64_t nbytes) except -1:
     """Fill new memory, if the driver has a fill of such elements; whether it has."""
     global pattern_of, pattern_unit, pattern_number
     cdef int unit, result
@@ -108,10 +108,10 @@ cdef object enqueue_upload(object self, object submission, object pool):
         return False
     if not may_be_read(array, submission):
         return False
-    tensor = allocated(self, submission, pool)
+    tensor = allocate(self, submission, pool)
     if tensor is None:
         return False
-    if not is_copied(array, spec, block, nbytes):
+    if not try_copy(array, spec, block, nbytes):
         if array.shape != get(spec, ArraySpec_shape):
             return False
         ndarray(get(spec, ArraySpec_shape), get(spec, ArraySpec_dtype), block)[...] = array
@@ -130,7 +130,7 @@ cdef object enqueue_upload(object self, object submission, object pool):
     return True
 
 
-cdef bint is_copied(object array, object spec, object block, int64_t nbytes) except -1:
+cdef bint try_copy(object array, object spec, object block, int64_t nbytes) except -1:
     """Copy the elements of an array to a page-locked block, if they lie as they will there."""
     cdef Py_buffer source
     cdef tuple shape = get(spec, ArraySpec_shape)

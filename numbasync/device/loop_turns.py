@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator
 
 from numbasync.native import compiled
 
 MOST_FINISHED = 16  # awaits of finished work per turn of the loop
 
-_finished_awaits = itertools.count(1)
+
+class _Finished:
+    count = 0  # awaits since the last turn that was due
 
 
 @compiled
 def turn_is_due() -> bool:
     """Whether an await whose work is done must let the loop turn: every `MOST_FINISHED`-th must."""
-    return next(_finished_awaits) % MOST_FINISHED == 0
+    _Finished.count = (_Finished.count + 1) % MOST_FINISHED
+    return _Finished.count == 0
+
+
+@compiled
+def let_turn() -> None:
+    """Let the end of this await be a turn of the loop: there is somebody whom it serves."""
+    _Finished.count = MOST_FINISHED - 1
 
 
 def need_not_wait() -> Generator[None, None, None]:

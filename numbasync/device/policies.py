@@ -1,6 +1,7 @@
 """Scheduling policies, which choose the stream of the next operation.
 
 A policy depends on a source of streams and on nothing else: no device, no operation, no queue.
+Which policy a device has at first is decided in `device.py`, by `Device.policy`.
 """
 
 from __future__ import annotations

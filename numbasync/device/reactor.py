@@ -45,7 +45,7 @@ class Reactor:
     """The watcher of one event loop. All methods must be called on that loop's thread."""
 
     __slots__ = (
-        "__dict__", "__weakref__", "_last", "_turning", "last_waits",
+        "__dict__", "__weakref__", "_before", "_last", "_turning", "last_waits",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -60,8 +60,9 @@ class Reactor:
         )
         self.last_waits = LastWaits()
         self._alarm = Alarm()
-        self._bell: Waker | None = None
-        self._last = 0  # id of the task that called last; a number only, so that no task is kept
+        self._waker: Waker | None = None
+        # Ids of the task that called last, and of the one before; numbers, so that no task is kept.
+        self._last = self._before = 0
         # For each task that polls for itself now, a mark of its own: ^C may come between a number's
         # change and the `try` that undoes it.
         self.spinning = set[object]()
@@ -72,16 +73,19 @@ class Reactor:
         self._has_slept = False  # since the last poll
         self._moved_at = 0.0
         self._checked_at = 0.0
-        self._turns = self._sleeps = self._rings = self._completed = 0
+        self._turns = self._sleeps = self._wakeups = self._completed = 0
 
     # --- tasks that poll for themselves ---
 
-    def is_awaited_by_one(self) -> bool:
-        """Whether the running task was also the last to call, and no other work is being polled: as
-        far as is known here, a turn of the loop would serve no other task.
+    def others(self) -> int:
+        """How many a turn of the loop would serve beside the running task, as far as is known here:
+        the tasks that have called since it last did, 2 if it never has, and the polls of the loop.
         """
-        before, self._last = self._last, id(asyncio.current_task())
-        return before == self._last and not self._turning
+        task = id(asyncio.current_task())
+        tasks = 0 if task == self._last else 1 if task == self._before else 2
+        if tasks:
+            self._before, self._last = self._last, task
+        return tasks + self._turning
 
     def note_poll(self) -> None:
         """Count a poll that a task made for itself."""
@@ -150,14 +154,14 @@ class Reactor:
         self._began.clear()
         self._asked.clear()
         self._next = None
-        waker, self._bell = self._bell, None
+        waker, self._waker = self._waker, None
         if waker is not None:
             Waker.hand_on(waker)
         self._alarm.close()
 
     def __del__(self) -> None:
         # The loop was collected before a later loop called `close`.
-        if hasattr(self, "_bell"):
+        if hasattr(self, "_waker"):
             self.close()
 
     @property
@@ -168,7 +172,7 @@ class Reactor:
 
     def statistics(self) -> ReactorStatistics:
         waiting = len(self.spinning) + sum(len(q) for q in self._queues.values())
-        return ReactorStatistics(waiting, self._turns, self._sleeps, self._rings, self._completed)
+        return ReactorStatistics(waiting, self._turns, self._sleeps, self._wakeups, self._completed)
 
     def __repr__(self) -> str:
         s = self.statistics()
@@ -217,10 +221,10 @@ class Reactor:
             return
         # Without a timer, the notification alone ends the sleep: uvloop and asyncio sleep whole
         # milliseconds.
-        if asked and not self._ask_for_rings(loop, asked):
+        if asked and not self._ask_for_wakeups(loop, asked):
             seconds = min(seconds, POLL_SECONDS)
         if far:
-            self._ask_for_rings(loop, far)
+            self._ask_for_wakeups(loop, far)
         # While another thread computes, each driver call takes a switch interval. Work that has
         # completed meanwhile must not wait for a notification as well, so poll once more.
         asks_driver = asked or far or now - self._checked_at > WATCHDOG_SECONDS
@@ -328,32 +332,32 @@ class Reactor:
                 any_passed = True
         return any_passed
 
-    def _ask_for_rings(self, loop: asyncio.AbstractEventLoop, streams: list[Watched]) -> bool:
+    def _ask_for_wakeups(self, loop: asyncio.AbstractEventLoop, streams: list[Watched]) -> bool:
         """Request a notification of these streams for their first waiters; whether all are
         prompt.
         """
-        if self._bell is None:
+        if self._waker is None:
             waker = Waker.take()
             try:
                 loop.add_reader(waker.fileno, self._on_wakeup)
             except NotImplementedError:  # Windows' proactor loop
                 Waker.hand_on(waker)
                 return False
-            self._bell = waker
+            self._waker = waker
         for stream in streams:
             front = self._queues[stream][0][0]
             if self._asked.get(stream, (-1, False))[0] < front:
                 try:
-                    rings = stream.wake(front, self._bell)
+                    may_wake = stream.wake(front, self._waker)
                 except Exception:  # the next poll, or driver query, raises the actual error
-                    rings = False
-                self._asked[stream] = (front, rings)
+                    may_wake = False
+                self._asked[stream] = (front, may_wake)
         return all(self._asked[stream][1] for stream in streams)
 
     def _on_wakeup(self) -> None:
-        if self._bell is not None:
-            self._bell.clear()
-        self._rings += 1
+        if self._waker is not None:
+            self._waker.clear()
+        self._wakeups += 1
         if self._queues and not self._turning:
             self._cancel_next()
             self._turn(is_notified=True)

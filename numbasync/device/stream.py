@@ -294,6 +294,7 @@ class Stream(Waits, Public):
         return [(other, number) for other, number in entries if other is not None]
 
     @staticmethod
+    @compiled
     def _retire_followed(followed: Sequence[tuple[Stream, int]]) -> None:
         """Retire, on other streams, the work that this stream was ordered after when it was seen
         idle: that work is done too, and may have a host side to run. `followed` was read before

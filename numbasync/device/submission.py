@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from numbasync.backend import protocols
 from numbasync.device import tracing
 from numbasync.device.callsite import CallSite
 from numbasync.errors import NumbasyncError
-from numbasync.native import known
+from numbasync.native import compiled, known
 
 if TYPE_CHECKING:
     from numbasync.device.stream import Stream
@@ -98,6 +98,15 @@ class Submission:
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed this submission."""
         self.keep_alive.append(thing)
+
+    @compiled
+    def launch_all(self, launches: list[tuple[protocols.Work, tuple[Any, ...]]]) -> None:
+        """Enqueue launches, one behind the other, whose arguments are known to fit. The caller
+        holds the device's `submit_lock`, and keeps and records what they read and write.
+        """
+        stream = self.stream.backend
+        for work, arguments in launches:  # each queue is stored before the next, which may fail
+            self.queue = stream.launch(work, list(arguments), self.queue)
 
     def on_complete(self, call: Callable[[], None]) -> None:
         """Register a call on the host for when the device has passed the work without failing."""

@@ -16,6 +16,7 @@ from numbasync.backend import protocols
 from numbasync.device import reactor, tracing
 from numbasync.device.in_flight import Progress
 from numbasync.device.latency import has_low_latency
+from numbasync.device.loop_turns import let_turn
 from numbasync.device.submission import Submission
 from numbasync.device.wait_estimate import kind_of
 from numbasync.native import compiled
@@ -23,8 +24,9 @@ from numbasync.native import compiled
 if TYPE_CHECKING:
     from numbasync.device.device import Device
 
-# How long a task polls in one go, while no other task is known to be ready.
+# How long a task polls in one go by the core, while no other task is known to be ready.
 SLICE_S = 25e-6
+BESIDE_S = 10e-6  # and while one other is
 CROWDED_S = 20e-6  # a turn of the loop that took longer has run other tasks
 
 
@@ -46,14 +48,15 @@ class Waits(Progress):
 
     @compiled
     def has_passed_soon(self, sequence: int, work: Submission | None) -> bool:
-        """Whether the device has passed `sequence`; for an await, which may look for a moment if no
-        other task is ready, and the work is not known to take long. What is found idle is verified,
-        too, and needs no signal.
+        """Whether the device has passed `sequence`; for an await, which may look for a moment if at
+        most one other is served by a turn of the loop, and the work is not known to take long. That
+        other one has its turn afterwards. What is found idle is verified, too, and needs no signal.
         """
         if self.advance() >= sequence:
             return True
         watcher = reactor.current()
-        if not watcher.is_awaited_by_one() or watcher.last_waits.is_long(work):
+        others = watcher.others()
+        if others > 1 or watcher.last_waits.is_long(work):
             return False
         number = self._sequence
         try:
@@ -67,6 +70,8 @@ class Waits(Progress):
             self.verified = max(self.verified, number)
             self.advance()
             watcher.last_waits.note(kind_of(work), 0.0)
+            if others:
+                let_turn()
         return is_idle
 
     @compiled
@@ -124,7 +129,7 @@ class Waits(Progress):
                     now = time.perf_counter()
                     watcher.note_poll()
                     if self.advance() >= sequence or (
-                        watcher.is_awaited_by_one()
+                        not watcher.others()
                         and now - before <= CROWDED_S
                         and self.passes_soon(sequence)
                     ):

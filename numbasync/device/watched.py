@@ -39,12 +39,12 @@ class ReactorStatistics:
         waiting: tasks and futures that wait now.
         turns: polls of all streams.
         sleeps: times that the reactor slept instead of turning the loop.
-        rings: notifications of the waker.
+        wakeups: notifications of the waker.
         completed: futures that were woken.
     """
 
     waiting: int
     turns: int
     sleeps: int
-    rings: int
+    wakeups: int
     completed: int

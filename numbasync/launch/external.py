@@ -54,7 +54,7 @@ def external(
 
     ```python
     def cube(stream, x, z):
-        with cupy.cuda.ExternalStream(stream.number):
+        with cupy.cuda.ExternalStream(stream.__cuda_stream__()[1]):
             cupy.power(cupy.asarray(x), 3, out=cupy.asarray(z))
     ```
 

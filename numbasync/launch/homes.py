@@ -53,7 +53,7 @@ def home_of_bound(launcher: KernelSpec, bound: BoundArguments) -> Home:
     return home_of(launcher, [*bound.tensors, *bound.tuples.items()])
 
 
-def strays_of(placed: Placed, device: Device) -> Placed:
+def tensors_elsewhere(placed: Placed, device: Device) -> Placed:
     """Those of the tensors that have memory of another device."""
     return [(i, t) for i, t in placed if t.device is not device and t.device is not None]
 
@@ -64,7 +64,7 @@ def check_devices(launcher: KernelSpec, placed: Placed, device: Device) -> None:
     Raises:
         DeviceMismatchError: naming the parameter, both devices, and what to write.
     """
-    for i, tensor in strays_of(placed, device):
+    for i, tensor in tensors_elsewhere(placed, device):
         if launcher.parameters[i].is_output or not launcher.move_inputs:
             raise elsewhere(launcher, i, tensor, device, placed)
 
@@ -72,11 +72,11 @@ def check_devices(launcher: KernelSpec, placed: Placed, device: Device) -> None:
 def at_home(launcher: KernelSpec, bound: BoundArguments, ctx: Context) -> Steps[BoundArguments]:
     """The arguments with every tensor on the device of `ctx`, to which inputs are copied."""
     placed = bound.tensors if not bound.tuples else placed_tensors(bound.values)
-    if not strays_of(placed, ctx.device):
+    if not tensors_elsewhere(placed, ctx.device):
         return bound
     check_devices(launcher, placed, ctx.device)
     here: dict[int, Tensor] = {}
-    for _, tensor in strays_of(placed, ctx.device):
+    for _, tensor in tensors_elsewhere(placed, ctx.device):
         if id(tensor) not in here:
             here[id(tensor)] = yield from moved(tensor, ctx)
 

@@ -19,6 +19,7 @@ from numbasync.errors import DeviceUnavailableError
 REQUIRED = ("numba", "numba-cuda", "numpy", "uvloop", "greenlet")
 CUDA = ("cuda-core", "cuda-bindings")
 EXTRAS = {
+    "algorithms": ("cuda-cccl",),
     "demo": ("scikit-image", "scipy", "pillow", "rich"),
     "test": ("pytest", "pytest-xdist", "hypothesis"),
 }

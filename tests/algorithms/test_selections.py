@@ -13,7 +13,7 @@ import numbasync as na
 from numbasync import algorithms
 from numbasync.algorithms.operators import named
 from numbasync.algorithms.reduce_kernels import THREADS
-from numbasync.algorithms.select_kernels import SHARED_BINS, bin_kernel
+from numbasync.algorithms.select_kernels import MARKS, SHARED_BINS, bin_kernel, keep_marked
 from numbasync.errors import (
     CallerError,
     DTypeError,
@@ -232,4 +232,12 @@ def test_no_races(device: na.Device) -> None:
         expected,
         grid=2,
         block=THREADS,
+    )
+    mask = x[:, None].repeat(7, 1).reshape(-1) > 4
+    chosen = np.flatnonzero(mask)
+    x = np.arange(mask.size)
+    ends = np.array([mask[:MARKS].sum(), mask.sum()])
+    z = np.zeros(chosen.size, x.dtype)
+    na.testing.check_kernel(
+        keep_marked, (z, x, mask, ends), lambda *_: (chosen,), grid=2, block=THREADS
     )

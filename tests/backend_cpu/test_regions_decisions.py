@@ -358,7 +358,7 @@ TWO_PHASES = kernel_text("".join(
 ) + "\n  %sum = add i64 %v0, %v1\n  store i64 %sum, ptr %p\n  ret i32 0")  # fmt: skip
 
 
-def test_warps_staying_together_need_no_code_for_strays() -> None:
+def test_warps_staying_together_need_no_code_for_others() -> None:
     text = write_module(TWO_PHASES, "kernel", Settings(row=True))[0]
     assert "m.start:" not in text
     x = np.zeros(70, np.int64)

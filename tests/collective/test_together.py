@@ -28,6 +28,9 @@ class Library:
     def takes(self, dtype: Any, op: str | None = None) -> bool:
         return True
 
+    def record(self, *call: Any) -> None:
+        """Python makes the calls."""
+
     def ranks(self, devices: Any) -> Any:
         return [Rank(self) for _ in devices]
 
@@ -58,7 +61,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
     kind = type(na.devices("cpu")[0].backend)
     monkeypatch.setattr(kind, "collectives", property(lambda self: library))
-    monkeypatch.setattr(local, "_groups", {})
+    for known in ("_groups", "_plans"):
+        monkeypatch.setattr(local, known, {})
     return library
 
 
@@ -77,14 +81,14 @@ def quick(monkeypatch: pytest.MonkeyPatch, library: Library, parts: list[na.Tens
     """Of each collective from now on, whether it went the quick way. The group is known."""
     all_reduce(parts).sync()
     ways: list[bool] = []
-    tried = together.try_enqueue
+    tried = together.enqueue_together
 
     def noted(*args: Any) -> Any:
         results = tried(*args)
         ways.append(results is not None)
         return results
 
-    monkeypatch.setattr(together, "try_enqueue", noted)
+    monkeypatch.setattr(together, "enqueue_together", noted)
     return ways
 
 

@@ -17,7 +17,7 @@ class FakeStream:
         self.spin_seconds = spin_seconds
         self.passed = 0
         self.looks = 0
-        self.bells: list[tuple[int, protocols.Waker]] = []
+        self.wakers: list[tuple[int, protocols.Waker]] = []
         self.prompt = True
         self.broken = False
 
@@ -26,7 +26,7 @@ class FakeStream:
         return self.passed
 
     def wake(self, sequence: int, waker: protocols.Waker) -> bool:
-        self.bells.append((sequence, waker))
+        self.wakers.append((sequence, waker))
         return self.prompt
 
     def query_device(self) -> bool:
@@ -37,9 +37,9 @@ class FakeStream:
     def reach(self, sequence: int) -> None:
         """Pass a position and ring, as a device does."""
         self.passed = sequence
-        for number, bell in self.bells:
+        for number, waker in self.wakers:
             if number <= sequence:
-                bell.notify()
+                waker.notify()
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""What wakes a sleeping event loop: one doorbell a loop, handed on from loop to loop."""
+"""What wakes a sleeping event loop: one waker a loop, handed on from loop to loop."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.Abstrac
     return LOOPS[request.param]
 
 
-def test_every_loop_has_its_own_doorbell(loop_factory: Any) -> None:
+def test_every_loop_has_its_own_waker(loop_factory: Any) -> None:
     async def one() -> tuple[int, int]:
         stream, watcher = FakeStream(), reactor.current()
         future = watcher.wait(stream, 1)
         await turns()
         stream.reach(1)
         await future
-        assert watcher._bell is not None
-        return id(watcher), watcher._bell.fileno
+        assert watcher._waker is not None
+        return id(watcher), watcher._waker.fileno
 
     found = [run(loop_factory, one()) for _ in range(20)]
-    # Each loop's bell goes to the next loop, so that native code which still holds the
-    # number of an old one rings a bell, not a stranger's file.
-    assert len({bell for _, bell in found}) <= 2
+    # Each loop's waker goes to the next loop, so that native code which still holds the
+    # number of an old one notifies a waker, not a stranger's file.
+    assert len({waker for _, waker in found}) <= 2
 
 
 def test_a_closed_loop_with_waiters_is_cleared(loop_factory: Any) -> None:
@@ -59,7 +59,7 @@ def test_a_closed_loop_with_waiters_is_cleared(loop_factory: Any) -> None:
     assert len(reactor._reactors) <= before + 1
 
 
-def test_a_child_does_not_ring_parents_bells(
+def test_a_child_does_not_notify_parents_wakers(
     loop_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parents = Waker.take()
@@ -72,26 +72,24 @@ def test_a_child_does_not_ring_parents_bells(
 
 
 @pytest.mark.parametrize("kind", ["eventfd", "sockets"])
-def test_doorbells_never_block_when_nobody_answers(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wakers_never_block_when_nobody_answers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "sockets":
         monkeypatch.delattr(os, "eventfd", raising=False)
-    bell = Waker()
-    assert (bell.eventfd >= 0) == (kind == "eventfd")
+    waker = Waker()
+    assert (waker.eventfd >= 0) == (kind == "eventfd")
     for _ in range(100_000):
-        bell.notify()
-    bell.clear()
-    bell.clear()
-    close(bell)
+        waker.notify()
+    waker.clear()
+    waker.clear()
+    close(waker)
 
 
-def close(bell: Waker) -> None:
-    """What no program does: a bell lives as long as the process."""
-    if bell.eventfd >= 0:
-        os.close(bell.eventfd)
+def close(waker: Waker) -> None:
+    """What no program does: a waker lives as long as the process."""
+    if waker.eventfd >= 0:
+        os.close(waker.eventfd)
     else:
-        for end in (bell._send, bell._receive):
+        for end in (waker._send, waker._receive):
             end.func.__self__.close()  # type: ignore[attr-defined]
 
 
@@ -101,19 +99,19 @@ def test_a_system_without_eventfd_is_rung_through_sockets(
     monkeypatch.delattr(os, "eventfd", raising=False)
     monkeypatch.setattr(Waker, "_spare", [])
 
-    bells: list[Any] = []
+    wakers: list[Any] = []
 
     async def main() -> None:
         stream, watcher = FakeStream(), reactor.current()
         future = watcher.wait(stream, 1)
         await turns()
-        assert stream.bells[0][1].eventfd == -1
-        bells.append(watcher._bell)
+        assert stream.wakers[0][1].eventfd == -1
+        wakers.append(watcher._waker)
         threading.Thread(target=stream.reach, args=(1,)).start()
         await future
 
     run(loop_factory, main())
-    close(bells[0])
+    close(wakers[0])
 
 
 # --- timers ---

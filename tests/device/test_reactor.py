@@ -56,7 +56,7 @@ def test_it_looks_every_turn_while_work_is_short(loop_factory: Any) -> None:
         future = watcher.wait(stream, 1)
         await turns(20)
         assert stream.looks >= 15
-        assert not stream.bells
+        assert not stream.wakers
         stream.passed = 1  # it does not ring: looking is enough
         await turns()
         assert future.done()
@@ -69,13 +69,13 @@ def test_past_the_budget_it_sleeps_until_rung(loop_factory: Any) -> None:
         stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
         future = watcher.wait(stream, 7)
         await turns()
-        assert [number for number, _ in stream.bells] == [7]
+        assert [number for number, _ in stream.wakers] == [7]
         looks = stream.looks
         await turns(50)
         assert stream.looks == looks, "asleep, yet looking"
         threading.Thread(target=stream.reach, args=(7,)).start()
         await future
-        assert watcher.statistics().rings >= 1
+        assert watcher.statistics().wakeups >= 1
 
     run(loop_factory, main())
 
@@ -87,7 +87,7 @@ def test_a_late_but_shorter_waiter_is_rung(loop_factory: Any) -> None:
         await turns()
         early = watcher.wait(stream, 3)
         await turns()
-        assert [number for number, _ in stream.bells] == [9, 3]
+        assert [number for number, _ in stream.wakers] == [9, 3]
         threading.Thread(target=stream.reach, args=(3,)).start()
         await early
         assert not late.done()
@@ -105,7 +105,7 @@ def test_a_late_bell_is_not_trusted(loop_factory: Any) -> None:
         await turns()
         stream.passed = 1  # and nobody rings
         await asyncio.wait_for(future, 300)
-        assert len(stream.bells) == 1, "asked once, not at every look"
+        assert len(stream.wakers) == 1, "asked once, not at every look"
 
     run(loop_factory, main())
 
@@ -219,7 +219,7 @@ def test_regular_work_is_polled_when_it_is_due(loop_factory: Any, alarms: Alarms
             clock.now = begin + 0.01
             stream.reach(number)
             await future
-        assert [number for number, _ in stream.bells] == [1, 2], "nobody knew"
+        assert [number for number, _ in stream.wakers] == [1, 2], "nobody knew"
 
     run(loop_factory, main())
 
@@ -260,7 +260,7 @@ def test_work_halved_on_two_devices_is_seen_soon(loop_factory: Any, alarms: Alar
             alarms.ring()
             await turns()
         asked = all(
-            stream.bells and stream.bells[-1][0] == n
+            stream.wakers and stream.wakers[-1][0] == n
             for stream, n in zip(streams, numbers, strict=True)
         )
         if asked or alarms.call is None:
@@ -293,7 +293,7 @@ def test_longer_than_foreseen_work_notifies_the_loop(loop_factory: Any, alarms: 
         stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
         future = watcher.wait(stream, 1)
         await turns()
-        while not stream.bells:
+        while not stream.wakers:
             alarms.clock.now += 1e-4
             await turns()
             if alarms.call is not None:
@@ -310,10 +310,10 @@ def test_late_timers_make_notifications_early(loop_factory: Any, alarms: Alarms)
         stream, watcher = FakeStream(spin_seconds=3e-4), reactor.current()
         alarms.lateness.note(1.0)
         future = watcher.wait(stream, 1)
-        assert await polls_on(stream) and not stream.bells
+        assert await polls_on(stream) and not stream.wakers
         alarms.clock.now += 3.1e-4
         await turns()
-        assert stream.bells and alarms.call is not None, "and the timer is set all the same"
+        assert stream.wakers and alarms.call is not None, "and the timer is set all the same"
         stream.reach(1)
         await future
 
@@ -328,7 +328,7 @@ def test_without_timers_the_loop_is_notified(loop_factory: Any, alarms: Alarms) 
         await turns()
         alarms.clock.now += 3.1e-4
         await turns()
-        assert stream.bells and not alarms.seconds
+        assert stream.wakers and not alarms.seconds
         stream.reach(1)
         await future
 
@@ -342,7 +342,7 @@ def test_work_that_is_polled_throughout(loop_factory: Any, alarms: Alarms) -> No
         alarms.clock.now += 50.0
         await turns(20)
         assert await polls_on(stream)
-        assert not stream.bells and not alarms.seconds
+        assert not stream.wakers and not alarms.seconds
         stream.passed = 1
         await future
 

@@ -166,10 +166,10 @@ async def test_a_good_ring_asks_the_driver_nothing(
     assert asked, "nobody had vouched for it"
     watcher = reactor.current()
     for _ in range(50):  # a loop that sleeps for long asks, too, and a timer may come first
-        before, rings = watcher.statistics(), counters().callbacks
+        before, wakeups = watcher.statistics(), counters().callbacks
         gate.close()
         task = asyncio.ensure_future(waited(na.ones(4).to_host().schedule(stream)))
-        await eventually(lambda n=rings: counters().callbacks > n)
+        await eventually(lambda n=wakeups: counters().callbacks > n)
         asked.clear()
         gate.open()
         assert (await task == 1).all()
@@ -177,7 +177,7 @@ async def test_a_good_ring_asks_the_driver_nothing(
             break
     else:
         pytest.fail("the driver was asked behind every ring")
-    assert watcher.statistics().rings > before.rings
+    assert watcher.statistics().wakeups > before.wakeups
     assert stream.backend.verified_sequence() == stream.enqueue_signal() - 1
 
 
@@ -191,13 +191,13 @@ async def test_the_ring_needs_no_interpreter(
         _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("seen", ctypes.c_short))
 
     watcher = reactor.current()
-    rings = counters().callbacks
+    wakeups = counters().callbacks
     gate.close()
     task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
-    await eventually(lambda: counters().callbacks > rings)
-    bell = watcher._bell
-    assert bell is not None
-    poll = Poll(bell.fileno, select.POLLIN, 0)
+    await eventually(lambda: counters().callbacks > wakeups)
+    waker = watcher._waker
+    assert waker is not None
+    poll = Poll(waker.fileno, select.POLLIN, 0)
     gate.open()
     # Nobody gets the interpreter while this waits.
     assert ctypes.PyDLL(None).poll(ctypes.byref(poll), 1, 5000) == 1
@@ -296,7 +296,7 @@ async def test_only_long_unforeseen_work_rings(
     before = counters().callbacks
     for _ in range(200):
         await add_one(z)  # in no time
-    for earlier, rings in ((0, 1), (1, 2), (2, 2)):  # the third one is foreseen
+    for earlier, wakeups in ((0, 1), (1, 2), (2, 2)):  # the third one is foreseen
         gate.close()
         task = asyncio.ensure_future(waited(add_one(z).schedule(stream)))
         await eventually(lambda: watcher.statistics().waiting)
@@ -305,9 +305,9 @@ async def test_only_long_unforeseen_work_rings(
         await turns(50)
         assert counters().callbacks == before + earlier
         clock.now += 0.2 * RING_S
-        await eventually(lambda n=rings: counters().callbacks >= before + n)
+        await eventually(lambda n=wakeups: counters().callbacks >= before + n)
         await turns(50)
-        assert counters().callbacks == before + rings
+        assert counters().callbacks == before + wakeups
         gate.open()
         await task
 

@@ -96,7 +96,10 @@ def library() -> ctypes.CDLL:
     driver.null_filled.restype = driver.null_peer.restype = ctypes.POINTER(ctypes.c_uint64)
     driver.null_replayed.restype = driver.null_waited.restype = ctypes.c_uint64
     driver.null_switched.restype = ctypes.c_uint64
-    driver.null_wait.restype = ctypes.POINTER(ctypes.c_uint64)
+    driver.null_wait.restype = driver.null_collective.restype = ctypes.POINTER(ctypes.c_uint64)
+    driver.null_collected.restype = driver.null_grouped.restype = ctypes.c_uint64
+    driver.null_begun.restype = ctypes.c_uint64
+    driver.null_leave.argtypes = [ctypes.c_uint64]
     driver.null_capture.argtypes = [ctypes.c_void_p]
     driver.cuEventRecord.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     driver.cuStreamWaitEvent.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
@@ -128,6 +131,34 @@ def waits() -> list[tuple[int, int]]:
     driver = library()
     pairs = (driver.null_wait(i) for i in range(driver.null_waited()))
     return [(pair[0], pair[1]) for pair in pairs]
+
+
+class Collected(NamedTuple):
+    """A rank's call of the latest group of NCCL's."""
+
+    function: str
+    send: int
+    recv: int
+    size: int
+    dtype: int
+    choice: int
+    comm: int
+    stream: int
+
+
+NCCL = ("ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast")  # as numbered
+
+
+def collected() -> list[Collected]:
+    driver = library()
+    rows = (driver.null_collective(i)[:8] for i in range(driver.null_collected()))
+    return [Collected(NCCL[row[0] - 1], *row[1:]) for row in rows]
+
+
+def nccl_addresses() -> dict[str, int]:
+    names = ("ncclGroupStart", "ncclGroupEnd", *NCCL)
+    pointers = ((name, ctypes.cast(getattr(library(), name), ctypes.c_void_p)) for name in names)
+    return {name: pointer.value or 0 for name, pointer in pointers}
 
 
 def error_of(result: int, call: str) -> Exception:
@@ -165,10 +196,11 @@ def array_format(ndim: int) -> str:
 class CudaArray(CpuArray):
     """An array, with its parameters as bytes; the core knows it by its name, too."""
 
-    __slots__ = ("packed",)
+    __slots__ = ("address", "dtype", "nbytes", "packed")
 
     def __init__(self, array: Any) -> None:
         super().__init__(array)
+        self.address, self.dtype, self.nbytes = array.ctypes.data, array.dtype, array.nbytes
         fields = (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides)
         self.packed = struct.pack(array_format(array.ndim), *fields)
 

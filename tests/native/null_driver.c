@@ -202,7 +202,65 @@ int cuStreamSynchronize(void *stream) {
     return result;
 }
 
+/* --- NCCL's functions, of which each call is noted --- */
+
+static uint64_t collectives[STREAMS][8], collected;  /* a group's calls, from its start on */
+static uint64_t grouped;  /* how often a group has ended */
+static uint64_t begun_context;  /* where the latest group has begun */
+static uint64_t left_context;  /* which the end of a group leaves current, if any */
+
+int ncclGroupStart(void) {
+    int result = result_of_call();
+    if (result == 0) collected = 0, begun_context = (uintptr_t)current;
+    return result;
+}
+
+int ncclGroupEnd(void) {
+    grouped++;
+    if (left_context != 0) current = (void *)(uintptr_t)left_context;
+    return result_of_call();
+}
+
+static int collect(uint64_t function, const void *send, void *recv, size_t count, int dtype,
+                   int choice, void *comm, void *stream) {
+    int result = result_of_call();
+    uint64_t call[8] = {function, (uintptr_t)send, (uintptr_t)recv, count, dtype, choice,
+                        (uintptr_t)comm, (uintptr_t)stream};
+    if (result == 0) memcpy(collectives[collected++ % STREAMS], call, sizeof call);
+    return result;
+}
+
+int ncclAllReduce(const void *send, void *recv, size_t count, int dtype, int op, void *comm,
+                  void *stream) {
+    return collect(1, send, recv, count, dtype, op, comm, stream);
+}
+
+int ncclReduceScatter(const void *send, void *recv, size_t count, int dtype, int op, void *comm,
+                      void *stream) {
+    return collect(2, send, recv, count, dtype, op, comm, stream);
+}
+
+int ncclAllGather(const void *send, void *recv, size_t count, int dtype, void *comm,
+                  void *stream) {
+    return collect(3, send, recv, count, dtype, 0, comm, stream);
+}
+
+int ncclBroadcast(const void *send, void *recv, size_t count, int dtype, int root, void *comm,
+                  void *stream) {
+    return collect(4, send, recv, count, dtype, root, comm, stream);
+}
+
 /* --- for tests --- */
+
+uint64_t null_collected(void) { return collected; }
+
+uint64_t *null_collective(uint64_t i) { return collectives[i % STREAMS]; }
+
+uint64_t null_grouped(void) { return grouped; }
+
+uint64_t null_begun(void) { return begun_context; }
+
+void null_leave(uint64_t context) { left_context = context; }
 
 void null_hold(void *stream, int held) {
     pthread_mutex_lock(&lock);
@@ -254,7 +312,7 @@ Launch *null_launch(uint64_t i) { return &launches[i % LAUNCHES]; }
 void null_reset(void) {
     pthread_mutex_lock(&lock);
     launched = others = waiting = next.result = next.skip = waited = captured = 0;
-    switched = lost_context = 0;
+    switched = lost_context = left_context = collected = grouped = 0;
     memset(streams, 0, sizeof streams);
     pthread_mutex_unlock(&lock);
 }

@@ -11,6 +11,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import native
+from numbasync.device import reactor
 from numbasync.errors import DeviceLostError, KernelError
 from numbasync.testing import inject
 from tests.common import add_one, waited
@@ -69,6 +70,41 @@ def test_a_counter_alone_is_not_believed(
         monkeypatch.setattr(CudaStream, "spin_poll", lambda self: False)
         with pytest.raises(DeviceLostError, match="a fault"):
             await WAYS[way](z)
+
+    na.run(main())
+
+
+@pytest.mark.parametrize("by", ["task", "reactor"])
+def test_short_work_is_looked_for_beside_polls(
+    null: na.Device, on: bool, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever polls has a turn after each look; a third one would have to wait for two."""
+    monkeypatch.setattr(type(null.backend), "spin_seconds", 60.0)
+    monkeypatch.setattr(reactor, "MOST_SPINNING", 4 if by == "task" else 0)
+    held, *streams = [null.new_stream() for _ in range(3)]
+    tensors = [na.zeros(8).sync() for _ in range(3)]
+    add_one(tensors[0]).sync()
+
+    async def awaits(number: int) -> tuple[bool, int]:
+        """Whether work of a stream is signalled, and how many polls are made meanwhile."""
+        stream, z = streams[number], tensors[number]
+        for _ in range(40):  # until both have called
+            await add_one(z).schedule(stream)
+        signalled, turns = stream._signalled, reactor.current().statistics().turns
+        for _ in range(20):
+            await add_one(z).schedule(stream)
+        turns = reactor.current().statistics().turns - turns
+        return stream._signalled > signalled, turns
+
+    async def main() -> None:
+        release = held.backend.hold()
+        task = asyncio.ensure_future(waited(add_one(tensors[2]).schedule(held)))
+        is_signalled, turns = await awaits(0)
+        assert not is_signalled and turns >= 18
+        every = await asyncio.gather(awaits(0), awaits(1))
+        assert any(is_signalled for is_signalled, _ in every)
+        release()
+        await task
 
     na.run(main())
 

@@ -3,58 +3,82 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partialmethod
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import native
-from numbasync.collective import all_reduce, local, together
+from numbasync import collective, native
+from numbasync.backend.cuda import nccl
+from numbasync.backend.protocols import counters
+from numbasync.collective import all_reduce, local
 from numbasync.device.device import Device
+from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import DriverError
 from numbasync.ops.run import enqueue_on
 from tests.common import add_one
-from tests.native.null_device import NullDevice, library, waits
+from tests.native.null_device import (
+    Collected,
+    NullDevice,
+    collected,
+    library,
+    nccl_addresses,
+    waits,
+)
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 COUNT = 4
 
 
-class Library:
-    """A library of collectives that does nothing but enter the first device, as NCCL does."""
+class Bindings:
+    """NCCL's, which note the calls of ranks as the null driver does, and may leave a context."""
+
+    class NCCLError(Exception):
+        def __init__(self, status: int) -> None:
+            super().__init__(f"status {status}")
+            self.status = status
 
     def __init__(self) -> None:
-        self.calls: list[tuple[int, int, int]] = []  # each one's stream, and what it was given
+        self.calls: list[Collected] = []
+        self.left = 0
 
-    def takes(self, dtype: Any, op: str | None = None) -> bool:
-        return True
+    def comm_init_all(self, count: int, ordinals: Sequence[int]) -> list[int]:
+        return [1000 + i for i in range(count)]
 
-    def ranks(self, devices: Any) -> list[Rank]:
-        return [Rank(self, device) for device in devices]
-
-    def make(self, calls: Sequence[Callable[[], object]], rank: Rank) -> None:
+    def group_start(self) -> None:
         self.calls = []
-        native.core.enter(rank.device)
-        for call in calls:
-            call()
 
+    def group_end(self) -> None:
+        if self.left:
+            library().null_switch(ctypes.c_uint64(self.left))
 
-class Rank:
-    def __init__(self, own: Library, device: NullDevice) -> None:
-        self._library, self.device = own, device
+    def _reduce(self, name: str, *call: int) -> None:
+        self.calls.append(Collected(name, *call))
 
-    def all_reduce(self, stream: Any, send: Any, recv: Any, op: str) -> Callable[[], object]:
-        starts = [array.array.ctypes.data for array in (send, recv)]
-        return lambda: self._library.calls.append((stream.handle_number, *starts))
+    def all_gather(self, send: int, recv: int, count: int, dtype: int, *ends: int) -> None:
+        self._reduce("ncclAllGather", send, recv, count, dtype, 0, *ends)
+
+    all_reduce = partialmethod(_reduce, "ncclAllReduce")
+    reduce_scatter = partialmethod(_reduce, "ncclReduceScatter")
+    broadcast = partialmethod(_reduce, "ncclBroadcast")
 
 
 @pytest.fixture
-def devices(null: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Device]]:
-    monkeypatch.setattr(NullDevice, "collectives", Library(), raising=False)
+def bindings() -> Bindings:
+    return Bindings()
+
+
+@pytest.fixture
+def devices(
+    null: na.Device, bindings: Bindings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Device]]:
+    nccls = nccl.Nccl(bindings, bytes, nccl_addresses())
+    monkeypatch.setattr(NullDevice, "collectives", nccls, raising=False)
     monkeypatch.setattr(local, "_groups", {})
     others = [Device(NullDevice(100 + i)) for i in range(COUNT - 1)]
     yield [null, *others]
@@ -80,6 +104,48 @@ def context() -> int | None:
     return current.value
 
 
+def calls_made(on: bool, bindings: Bindings) -> list[Collected]:
+    """Those of the ranks of the latest collective."""
+    return collected() if on else bindings.calls
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_gather", "broadcast"])
+def test_the_calls_of_every_rank(
+    on: bool, devices: list[Device], parts: list[na.Tensor], bindings: Bindings, name: str
+) -> None:
+    choices = {"all_reduce": ["max"], "reduce_scatter": ["avg"], "broadcast": [2]}
+    copies, stream = counters.copies, devices[0].new_stream()
+    results = getattr(collective, name)(parts, *choices.get(name, [])).async_on(stream)
+    calls = calls_made(on, bindings)
+    assert {call.function for call in calls} == {f"nccl{name.title().replace('_', '')}"}
+    assert [call.send for call in calls] == [part.storage.memory.address for part in parts]
+    assert [call.recv for call in calls] == [t.storage.memory.address for t in results]
+    count = {"reduce_scatter": 8 // COUNT}.get(name, 8)
+    choice = {"all_reduce": 2, "reduce_scatter": 4, "broadcast": 2}.get(name, 0)
+    assert {call[3:6] for call in calls} == {(count, 7, choice)}
+    assert [call.comm for call in calls] == [1000 + i for i in range(COUNT)]
+    streams = [stream, *local._groups[tuple(devices)].streams]
+    assert [call.stream for call in calls] == [s.backend.handle_number for s in streams]
+    assert counters.copies - copies == COUNT
+    stream.synchronize()
+
+
+@pytest.mark.parametrize(("skipped", "made"), [(0, 0), (2, 1), (COUNT + 1, COUNT)])
+def test_a_call_that_nccl_refuses(
+    devices: list[Device], parts: list[na.Tensor], skipped: int, made: int
+) -> None:
+    """The group ends if it has begun, and the tensors are as if all of it were enqueued."""
+    assert native.switch(True)
+    stream, ended = devices[0].new_stream(), library().null_grouped()
+    library().null_fail_once(3, skipped)
+    with pytest.raises(DriverError, match=r"nccl all_reduce failed: status 3 \(3\)"):
+        all_reduce(parts, out=parts).async_on(stream)
+    assert len(collected()) == made and library().null_grouped() - ended == int(skipped > 0)
+    assert all(part.storage.writer.sequence for part in parts)
+    all_reduce(parts, out=parts).async_on(stream)
+    stream.synchronize()
+
+
 def test_other_devices_ends_need_no_switch(
     on: bool, devices: list[Device], parts: list[na.Tensor]
 ) -> None:
@@ -94,17 +160,15 @@ def test_other_devices_ends_need_no_switch(
     stream.synchronize()
 
 
-def test_the_first_device_is_current_after_libraries(
-    on: bool, devices: list[Device], parts: list[na.Tensor], monkeypatch: pytest.MonkeyPatch
+def test_the_first_device_is_current_for_libraries(
+    on: bool, devices: list[Device], parts: list[na.Tensor], bindings: Bindings
 ) -> None:
-    stream, make = devices[0].new_stream(), Library.make
-
-    def leave(self: Library, calls: Sequence[Callable[[], object]], rank: Rank) -> None:
-        make(self, calls, rank)
-        native.core.enter(devices[1].backend)
-
-    monkeypatch.setattr(Library, "make", leave)
+    stream = devices[0].new_stream()
+    bindings.left = cast(NullDevice, devices[1].backend).context
+    library().null_leave(bindings.left)
+    native.core.enter(devices[1].backend)
     all_reduce(parts, out=parts).async_on(stream)
+    assert not on or library().null_begun() == cast(NullDevice, devices[0].backend).context
     assert context() == cast(NullDevice, devices[0].backend).context
     stream.synchronize()
 
@@ -116,7 +180,7 @@ def all_waits(device: Device) -> list[tuple[int, int]]:
 
 
 def test_the_first_stream_waits_once_for_each_other(
-    on: bool, devices: list[Device], parts: list[na.Tensor]
+    on: bool, devices: list[Device], parts: list[na.Tensor], bindings: Bindings
 ) -> None:
     stream = devices[0].new_stream()
     before = len(all_waits(devices[0]))
@@ -127,8 +191,8 @@ def test_the_first_stream_waits_once_for_each_other(
     first = stream.backend.handle_number
     done = all_waits(devices[0])[before:]
     assert sorted(done) == sorted(2 * [(first, number) for number in numbers])
-    calls = devices[0].backend.collectives.calls  # type: ignore[union-attr]
     starts = [part.storage.memory.address for part in parts]
+    calls = [(call.stream, call.send, call.recv) for call in calls_made(on, bindings)]
     assert calls == [(n, at, at) for n, at in zip([first, *numbers], starts, strict=True)]
     assert all(stream.follows(other, other._sequence) for other in group.streams)
     assert not any(stream.follows(other, other._sequence + 1) for other in group.streams)
@@ -199,7 +263,7 @@ def test_new_tensors_come_from_every_devices_pool(
 
 
 def test_all_devices_are_locked_meanwhile(
-    on: bool, devices: list[Device], parts: list[na.Tensor]
+    on: bool, devices: list[Device], parts: list[na.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_owned(device: Device) -> bool:
         if not device.submit_lock.acquire(blocking=False):
@@ -211,10 +275,16 @@ def test_all_devices_are_locked_meanwhile(
         with ThreadPoolExecutor(1) as other:  # a thread that has a lock may take it again
             return list(other.map(is_owned, devices))
 
-    assert together.under_locks(devices, owned) == [True] * COUNT
+    seen: list[list[bool]] = []
+
+    def look(stream: Stream, other: Stream, number: int) -> None:
+        seen.append(owned())
+        raise KeyError("an error")
+
+    monkeypatch.setattr(Stream, "follow", look)
     with pytest.raises(KeyError):
-        together.under_locks(devices, lambda: {}["an error"])
-    assert owned() == [False] * COUNT
+        all_reduce(parts, out=parts).async_on(devices[0].new_stream())
+    assert seen == [[True] * COUNT] and owned() == [False] * COUNT
 
 
 @pytest.mark.parametrize("busy", [0, 2])
@@ -243,12 +313,12 @@ def test_foreign_memory_is_not_used_at_once(
     on: bool, devices: list[Device], parts: list[na.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its streams are to be asked, which copies do."""
-    group = local._groups[tuple(devices)]
-    streams = [devices[0].new_stream(), *group.streams]
-    every = [Submission(stream, "all_reduce") for stream in streams]
-    assert together.are_free(every, parts, to_write=True)
+    op = cast(local.LocalOp, all_reduce(parts, out=parts))
+    op.consume()
     monkeypatch.setattr(parts[1], "source", object())
-    assert not together.are_free(every, parts, to_write=True)
+    assert not op.try_enqueue(Submission(devices[0].new_stream(), "all_reduce"), None)
+    monkeypatch.setattr(parts[1], "source", None)
+    assert op.try_enqueue(Submission(devices[0].new_stream(), "all_reduce"), None)
 
 
 def test_an_event_that_the_driver_refuses(
@@ -258,7 +328,7 @@ def test_an_event_that_the_driver_refuses(
     stream = devices[0].new_stream()
     all_reduce(parts, out=parts).async_on(stream)
     before = len(all_waits(devices[0]))
-    library().null_fail_once(1, 0)
+    library().null_fail_once(1, COUNT + 2 if on else 0)  # behind NCCL's
     all_reduce(parts, out=parts).async_on(stream)
     library().null_fail_once(0, 0)
     assert len(all_waits(devices[0])) - before >= COUNT - 1

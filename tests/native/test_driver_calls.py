@@ -16,6 +16,7 @@ from numbasync import native
 from numbasync.backend.cpu.runtime.memory import CpuPool
 from numbasync.backend.protocols import counters
 from numbasync.device.in_flight import LOOK_EVERY, MAX_UNSIGNALLED
+from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError, DTypeError
 from tests.common import add_one, saxpy
 from tests.native.null_device import (
@@ -226,6 +227,32 @@ def test_launches_together_of_which_one_is_refused(null: na.Device, on: bool, go
         assert {z.storage for z in tensors[:good]} <= set(submission.keep_alive)
     stream.synchronize()
     assert not stream.in_flight_count
+
+
+@pytest.mark.parametrize("good", [0, 35, 40])
+def test_a_list_of_launches(null: na.Device, on: bool, good: int) -> None:
+    """More than go together, of which one is refused, or does not fit: those before it are made."""
+    stream = null.new_stream()
+    z, x = na.zeros(8).sync_on(stream), na.ones(8).sync_on(stream)
+    saxpy(z, 0.0, x).sync_on(stream)
+    (plan,) = (p for (device, *_), p in saxpy.planner.plans.items() if device is null.backend)
+    calls = [(plan.work, (z.handle, float(i), x.handle)) for i in range(40)]
+    before, first = counters.launches, len(launches())
+    submission = Submission(stream, "a list")
+    if good == 40:
+        calls.append((plan.work, (z.handle, "a", x.handle)))
+        with pytest.raises(DTypeError, match="does not fit"):
+            submission.launch_all(calls)
+    else:
+        library().null_fail(1, good)
+        with pytest.raises(DriverError, match="cuLaunchKernel"):
+            submission.launch_all(calls)
+        library().null_fail(0, 0)
+    assert counters.launches - before == len(launches(first)) == good
+    kernels: Any = null.backend
+    got = [launch.described(kernels.kernels, {})[4] for launch in launches(first)]
+    assert got == [(float(i),) for i in range(good)]
+    submission.launch_all([])
 
 
 @pytest.mark.parametrize("way", ["async_on", "sync_on", "await", "gather"])

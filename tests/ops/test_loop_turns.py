@@ -85,13 +85,13 @@ def test_a_computing_thread_delays_wakeups_by_one_interval(
 ) -> None:
     interval = 0.02
     began = [0.0]
-    ring = Waker.notify
+    notify = Waker.notify
 
-    def note_ring(bell: Waker) -> None:
+    def note(waker: Waker) -> None:
         began[0] = time.perf_counter()  # a device made of Python waits for the interpreter, too
-        ring(bell)
+        notify(waker)
 
-    monkeypatch.setattr(Waker, "notify", note_ring)
+    monkeypatch.setattr(Waker, "notify", note)
 
     async def wake_up_by_the_device(call_later: Callable[..., None]) -> float:
         def open_gate() -> None:

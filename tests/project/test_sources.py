@@ -50,12 +50,12 @@ def test_the_driver_calls_only_the_compiled_function() -> None:
     assert wakeup.count("cuLaunchHostFunc") == wakeup.count('"libcuda.so.1").cuLaunchHostFunc') + 1
     assert wakeup.count("_launcher()(") == wakeup.count("_launcher()(int(stream), function, word)")
     assert wakeup.count("    function = ") == wakeup.count("    function = host_function()") == 1
-    assert wakeup.count("    _function = ") == wakeup.count("    _function = ring.address") == 1
-    assert "@cfunc(types.void(types.CPointer(types.uint32)))\n    def ring(" in wakeup
+    assert wakeup.count("    _function = ") == wakeup.count("    _function = notify.address") == 1
+    assert "@cfunc(types.void(types.CPointer(types.uint32)))\n    def notify(" in wakeup
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system has no eventfd")
-def test_the_function_that_rings_is_machine_code() -> None:
+def test_the_function_that_notifies_is_machine_code() -> None:
     pytest.importorskip("cuda.bindings.driver", reason="the CUDA packages are not installed")
     from numbasync.backend.cuda import host_callback
 

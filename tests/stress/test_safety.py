@@ -343,8 +343,8 @@ async def test_forgotten_waiters_do_not_pile_up(
     for _ in range(50):
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(waited(future), 0)
-    rings = getattr(stream.backend, "_doorbells", [])
-    assert len(rings) <= 1
+    wakeups = getattr(stream.backend, "_wakeups", [])
+    assert len(wakeups) <= 1
     gate.open()
     await future
 

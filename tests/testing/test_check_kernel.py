@@ -279,8 +279,8 @@ def test_calls_that_do_not_fit(device: na.Device) -> None:
 
 def test_zones_around_arrays_are_seen(device: na.Device) -> None:
     guarded = Guarded(np.arange(6, dtype=np.int32).reshape(2, 3))
-    inside, stray = guarded.read()
-    assert stray is None and inside.tolist() == [[0, 1, 2], [3, 4, 5]]
+    inside, write = guarded.read()
+    assert write is None and inside.tolist() == [[0, 1, 2], [3, 4, 5]]
     whole = guarded.tensor.storage  # what lies around it, as a kernel on a GPU reaches it
     words = na.Tensor(device, whole, Layout(0, (2 * ZONE // 4 + 6,), (4,)), np.dtype(np.int32))
     na.fill(words[ZONE // 4 + 6 : ZONE // 4 + 8], 7).sync()

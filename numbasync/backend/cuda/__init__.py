@@ -1,6 +1,7 @@
 """NVIDIA GPUs: the only package that imports cuda.core, cuda.bindings or Numba's CUDA driver.
 
-`find` initialises the driver and creates no context; the first stream creates the context.
+`find` initialises the driver and creates no context; the first stream creates the context. It
+says, too, what is missing where there is no GPU: the driver, a device, or a device's memory pools.
 """
 
 from __future__ import annotations

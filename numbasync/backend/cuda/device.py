@@ -1,4 +1,4 @@
-"""One GPU."""
+"""One GPU: its limits, memory, streams and kernels, and how long a wait polls (`spin_seconds`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,15 @@ from numbasync.backend.cuda.completion_words import (
     EventCompletion,
 )
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
-from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, load_cupti, name_of
+from numbasync.backend.cuda.driver import (
+    cu,
+    driver_version,
+    enter,
+    fail,
+    has_cub,
+    load_cupti,
+    name_of,
+)
 from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.formula_kernels import FormulaCompilation, FormulaKernels
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, ExecutableGraph
@@ -138,6 +146,10 @@ class CudaDevice:
 
     def cupti(self) -> Any | None:
         return load_cupti()
+
+    @property
+    def has_cub(self) -> bool:
+        return has_cub()
 
     @property
     def versions(self) -> dict[str, str]:

@@ -1,9 +1,13 @@
-"""Driver calls: results as exceptions, and the current context of each thread."""
+"""Driver calls: results as exceptions, and the current context of each thread; and where the
+compiler's libraries are, or what installs them (`toolchain`).
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn
@@ -13,6 +17,7 @@ from cuda.bindings import driver
 from numbasync.errors import (
     REMEDIES,
     STICKY,
+    CallerError,
     DeviceLostError,
     DeviceUnavailableError,
     DriverError,
@@ -22,6 +27,7 @@ from numbasync.fork import in_child
 from numbasync.native import compiled, core
 
 cu: Any = driver
+CUB = "NUMBASYNC_CUB"  # of the environment variable
 NOT_READY = int(cu.CUresult.CUDA_ERROR_NOT_READY)
 
 
@@ -88,6 +94,19 @@ def load_cupti() -> Any | None:
     with suppress(Exception):  # the finder raises classes of its own; CUPTI may be found otherwise
         pathfinder.load_nvidia_dynamic_lib("cupti")
     return import_module("cupti.cupti")
+
+
+@cache
+def has_cub() -> bool:
+    """Whether `cuda.compute` is installed, and the environment does not say to go without it.
+
+    Raises:
+        CallerError: the variable is neither 0 nor 1.
+    """
+    setting = os.environ.get(CUB, "")
+    if setting not in ("", "0", "1"):
+        raise CallerError(f"{CUB}={setting!r:.20}: write 0 (without CUB) or 1, or leave it out.")
+    return setting != "0" and find_spec("cuda.compute") is not None
 
 
 class _Thread(threading.local):

@@ -63,13 +63,13 @@ def _compile() -> None:
     write.restype = ctypes.c_int
 
     @cfunc(types.void(types.CPointer(types.uint32)))
-    def ring(word: Any) -> None:
+    def notify(word: Any) -> None:
         descriptor = word[0] - 1
         word[0] = 0  # before the write: the woken thread polls, and may reuse the word
         write(descriptor, 1)
 
-    _keep.append(ring)
-    _function = ring.address
+    _keep.append(notify)
+    _function = notify.address
 
 
 _launch: Callable[..., int] | None = None

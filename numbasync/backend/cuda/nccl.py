@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,9 +17,10 @@ from numbasync.backend.cuda.driver import enter
 from numbasync.backend.protocols import counters
 from numbasync.dtypes import TABLE
 from numbasync.errors import DriverError, RankLostError
+from numbasync.native import core
 
 if TYPE_CHECKING:
-    from numbasync.backend.collectives import Call
+    from numbasync.backend.collectives import Call, Rank
     from numbasync.backend.cuda.arrays import CudaArray
     from numbasync.backend.cuda.gpu import Gpu
     from numbasync.backend.cuda.stream import CudaStream
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
 INVALID_ARGUMENT, REMOTE_ERROR = 4, 6
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 OF_BOOL = {"sum": 2, "prod": 3, "max": 2, "min": 3}  # "or" is the maximum, "and" the minimum
+RECORDED = (  # by the core, see `RanksRecord`
+    "ncclGroupStart", "ncclGroupEnd", "ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
+    "ncclBroadcast",
+)  # fmt: skip
 OF_PAIRS = ("sum", "avg")  # what pairs of floats have in common with complex numbers
 
 
@@ -37,15 +45,41 @@ def library() -> Nccl | None:
         nccl.get_version()  # loads the library
     except (ImportError, RuntimeError):
         return None
-    return Nccl(nccl, get_unique_id)
+    return Nccl(nccl, get_unique_id, _addresses())
+
+
+def _addresses() -> dict[str, int]:
+    """NCCL's functions of `RECORDED` that the bindings offer to compiled code, by name."""
+    try:
+        cynccl = import_module("nccl.bindings.cynccl")
+    except ImportError:
+        return {}
+    api = ctypes.pythonapi
+    name_of, pointer_of = api.PyCapsule_GetName, api.PyCapsule_GetPointer
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    offered = vars(cynccl).get("__pyx_capi__", {})
+    found = {name: offered[name] for name in RECORDED if name in offered}
+    return {name: pointer_of(capsule, name_of(capsule)) for name, capsule in found.items()}
 
 
 class Nccl:
-    """NCCL by its bindings. An error of a call is a `DriverError`."""
+    """NCCL by its bindings. An error of a call is a `DriverError`.
 
-    def __init__(self, bindings: Any, unique_id: Callable[[], Any]) -> None:
+    Args:
+        addresses: of the functions of `RECORDED` that compiled code can call.
+    """
+
+    def __init__(
+        self,
+        bindings: Any,
+        unique_id: Callable[[], Any],
+        addresses: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.bindings = bindings
         self._unique_id = unique_id
+        self._addresses = addresses
 
     def takes(self, dtype: np.dtype[Any], op: str | None = None) -> bool:
         if op is not None and dtype.kind == "c":
@@ -70,6 +104,28 @@ class Nccl:
             name = failed.func.__name__ if isinstance(failed, partial) else failed.__name__
             raise self._error(name, error) from error
         counters.copies += len(calls)
+
+    def record(
+        self, name: str, ranks: Sequence[Rank], dtype: np.dtype[Any], nbytes: int, choice: Any
+    ) -> Any:
+        if (
+            core is None
+            or len(ranks) > core.MOST_RANKS
+            or not set(RECORDED) <= set(self._addresses)
+        ):
+            return None
+        size, number = _unit(dtype)
+        if isinstance(choice, str):
+            choice = _reduction(dtype, choice)
+        comms = [rank._comm for rank in cast("Sequence[NcclRank]", ranks)]
+        return core.RanksRecord(
+            name, dict(self._addresses), comms, nbytes // size, number, choice, self._fail
+        )
+
+    def _fail(self, name: str, status: int) -> None:
+        """Raise what a call of that name raises that returns a status."""
+        error = self.bindings.NCCLError(status)
+        raise self._error(name, error) from error
 
     def ranks(self, devices: Sequence[Gpu]) -> Sequence[NcclRank]:
         comms = self.call("comm_init_all", len(devices), [d.ordinal for d in devices])

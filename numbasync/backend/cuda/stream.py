@@ -1,4 +1,7 @@
-"""Streams of a GPU."""
+"""Streams of a GPU: work in order, and their completion.
+
+How often a short wait asks the driver before it sleeps is `LOOKS` here.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""The fast path of a plan: generated functions that enqueue a whole batch by one call.
+"""The fast path of a plan: a whole batch enqueued by one call, without steps.
 
-A plan is enqueued in a few ways, which differ in which inputs are tensors of the program, and which
-results the same submission copies back. Each way has a generated function of its own: loops over
-inputs, results and kernels would take a microsecond more.
+What does not depend on arrays is worked out when the plan has been run for the first time. A call
+then looks whether every array is plain, takes the memory of a batch, and hands the stream a list
+of launches whose checks are done: no other submission knows the new memory, and only tensors that
+the program has are asked for their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.extending import (
     ArraySpec,
+    Storage,
     Submission,
     host_mapped,
     is_filled,
@@ -30,6 +33,7 @@ from numbasync.tensors.tensor import Tensor
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
+ZERO = np.uint32(0)  # what counters are set to
 COUNTER = np.dtype(np.uint32)
 
 
@@ -47,15 +51,22 @@ class FlatArray(NamedTuple):
 
 
 class New(NamedTuple):
-    """A tensor that a run creates: its node, its spec, and the same memory with one axis."""
+    """A tensor that a run creates or uses.
+
+    Attributes:
+        number: its node.
+        name: what kernels' arguments call it.
+        flat: the same memory with one axis.
+    """
 
     number: int
+    name: str
     kind: ArraySpec
     flat: FlatArray
 
 
 class Scratch(NamedTuple):
-    """An allocation that no user sees: the arrays in it, by their names in the source."""
+    """An allocation that no user sees: the arrays in it, by the names of kernels' arguments."""
 
     arrays: dict[str, FlatArray]
     nbytes: int
@@ -65,7 +76,7 @@ class Parts(NamedTuple):
     """The work of a plan on one device.
 
     Attributes:
-        constants: nodes, with the types that they are passed as.
+        constants: nodes, with their names and the types that they are passed as.
         counters: the name of the array that is set to 0 first; empty: none.
         launches: work, with the names of its arguments, or numbers.
         small: every array is small enough for kernels to read inputs and write results in host
@@ -75,7 +86,7 @@ class Parts(NamedTuple):
     inputs: list[New]
     outputs: list[New]
     scratch: list[Scratch]
-    constants: list[tuple[int, type]]
+    constants: list[tuple[int, str, type]]
     counters: str
     names: tuple[str, ...]
     launches: list[tuple[Work, list[Any]]]
@@ -87,28 +98,163 @@ Enqueued = tuple[tuple[Any, ...], Any]
 
 
 class FastPath:
-    """One way to enqueue a plan.
-
-    Attributes:
-        enqueue: enqueue a batch, with memory of a pool. Returns None, with nothing done, if memory
-            must be requested, an array needs more care, or the run must wait for other submissions.
+    """One way to enqueue a plan: which inputs are tensors of the program, and which results the
+    same submission copies back.
     """
-
-    __slots__ = ("_borrowed", "_device", "_new", "_on_host", "enqueue")
 
     def __init__(
         self, device: Device, parts: Parts, borrowed: Sequence[int], reads: Sequence[int]
     ) -> None:
         self._device = device
+        self._parts = parts
+        self._borrowed = [new for new in parts.inputs if new.number in borrowed]
         uploads = [new for new in parts.inputs if new.number not in borrowed]
-        in_place = [new for new in parts.inputs if new.number in borrowed]
-        self._new = [*uploads, *parts.outputs]
-        self._borrowed = [new.number for new in in_place]
+        by_number = {new.number: new for new in (*parts.inputs, *parts.outputs)}
         self._on_host = _on_host(parts, uploads, reads)
-        source = _Source(device, parts, in_place, uploads, reads, self._on_host)
-        self.enqueue: Callable[[BatchRun, Submission, MemoryPool], Enqueued | None] = (
-            source.compiled()
-        )
+        self._new = [self._memory(new, new in uploads) for new in (*uploads, *parts.outputs)]
+        self._uploads = len(uploads)
+        self._reads = [(n, by_number.get(n)) for n in reads]
+        self._downloads = sum(n in by_number for n in reads)
+        # A name stands for what a run has made of it, a number for itself.
+        self._launches = [(work, _getter(arguments)) for work, arguments in parts.launches]
+        given = (a for _, arguments in parts.launches for a in arguments)
+        self._numbers: dict[Any, Any] = {a: a for a in given if not isinstance(a, str)}
+        staged = [new.kind for new in uploads]
+        staged += [new.kind for _, new in self._reads if new is not None]
+        self._is_possible = not any(map(is_large, staged))
+
+    def _memory(self, new: New, is_upload: bool) -> tuple[Any, ...]:
+        """What a run asks of a new tensor, with what makes arrays of its block, if it is in host
+        memory.
+        """
+        number, name, kind, flat = new
+        make = self._device.backend.host_arrays
+        arrays = make(kind.shape, kind.dtype) if number in self._on_host else None
+        return number, name, kind, kind.nbytes, flat, arrays, is_upload
+
+    def enqueue(self, batch: BatchRun, submission: Submission, pool: MemoryPool) -> Enqueued | None:
+        """Enqueue a batch, with memory of a pool.
+
+        Returns:
+            None, with nothing done, if memory must be requested, an array needs more care, or the
+            run must wait for other submissions.
+        """
+        if not self._is_possible:
+            return None
+        parts, backend, values = self._parts, self._device.backend, batch.recorder.values
+        at = self._numbers.copy()  # what kernels' arguments stand for
+        blocks: list[Any] = []  # page-locked
+        created: list[Storage] = []
+        memory: list[Any] = []  # for each new tensor its storage or block, and its handle
+        in_blocks: dict[int, Any] = {}  # arrays in host memory that kernels read and write
+        used = self._use(batch.tensors, at) if self._borrowed else ()
+        if used is None:
+            return None
+        nbytes = 0
+
+        uploads: list[tuple[Any, Any]] = []
+        for number, name, kind, size, flat, host_arrays, is_upload in self._new:
+            if is_upload:
+                value = values[number]
+                if value.shape != kind.shape or not is_filled(value, submission):  # or resized
+                    return None
+            if host_arrays is None:
+                storage = pool.reuse(size)
+                if storage is None:
+                    return None
+                created.append(storage)
+                handle = at[name] = backend.array(storage.memory, *flat)
+                memory += storage, handle
+                nbytes += size
+                if not is_upload:
+                    continue
+            block = backend.host_block(size)
+            if block is None:
+                return None
+            blocks.append(block)
+            nbytes += size
+            if host_arrays is not None:
+                handle, array = host_arrays(block)
+                at[name], in_blocks[number] = handle, array
+                memory += block, handle
+                if is_upload:
+                    array[...] = value
+            else:
+                np.ndarray(kind.shape, kind.dtype, block)[...] = value
+                uploads.append((block, handle))
+        for arrays, size in parts.scratch:
+            storage = pool.reuse(size)
+            if storage is None:
+                return None
+            created.append(storage)
+            nbytes += size
+            for name, flat in arrays.items():
+                at[name] = backend.array(storage.memory, *flat)
+        for number, name, passed_as in parts.constants:
+            value = values[number]
+            at[name] = value if type(value) is passed_as else passed_as(value)
+
+        results: list[Any] = []
+        downloads: list[tuple[Any, Any]] = []
+        copied_out: list[tuple[Any, Any]] = []
+        for number, read in self._reads:
+            if read is None:
+                results.append(np.array(values[number]))
+                continue
+            kind = read.kind
+            if number in in_blocks:
+                results.append(np.empty(kind.shape, kind.dtype))
+                copied_out.append((results[-1], in_blocks[number]))
+                continue
+            block = backend.host_block(kind.nbytes)
+            if block is None:
+                return None
+            blocks.append(block)
+            nbytes += kind.nbytes
+            downloads.append((block, at[read.name]))
+            results.append(np.ndarray(kind.shape, kind.dtype, block))
+
+        stream = submission.stream
+        with self._device.submit_lock:
+            for storage in used:
+                # Asked here: under this lock, a graph that another thread captures registers its
+                # persistent access.
+                if storage.fast_path_device is not backend or is_written_elsewhere(storage, stream):
+                    return None
+            submission.nbytes += nbytes
+            submission.keep_alive += (*blocks, *created, *used)
+            submission.launched += parts.names
+            for storage in created:
+                storage.writer = submission
+            for storage in used:
+                record_read(storage, submission)
+            queue = stream.backend
+            for block, handle in uploads:
+                submission.queue = queue.upload(handle, block, submission.queue)
+            if parts.counters:
+                submission.queue = queue.fill(at[parts.counters], ZERO, submission.queue)
+            submission.launch_all([(work, pick(at)) for work, pick in self._launches])
+            for block, handle in downloads:
+                submission.queue = queue.download(block, handle, submission.queue)
+            for result, array in copied_out:
+                submission.on_complete(partial(np.copyto, result, array))
+        batch.kernels_launched += len(parts.launches)
+        batch.transfers.uploads += self._uploads
+        batch.transfers.downloads += self._downloads
+        return tuple(memory), results[0] if len(results) == 1 else tuple(results)
+
+    def _use(self, tensors: Mapping[int, Tensor], at: dict[Any, Any]) -> list[Storage] | None:
+        """The storages of the tensors of the program; None if one needs more care."""
+        used: list[Storage] = []
+        for number, name, kind, _ in self._borrowed:
+            tensor = tensors[number]
+            storage = tensor.own_storage
+            if storage is None or tensor.source is not None or not tensor.is_contiguous:
+                return None
+            on_one_axis = tensor if len(kind.shape) == 1 else tensor.reshape(tensor.size)
+            at[name] = on_one_axis.handle
+            used.append(storage)
+        return used
 
     def tensors(
         self, memory: tuple[Any, ...], tensors: Mapping[int, Tensor], submission: Submission
@@ -116,8 +262,8 @@ class FastPath:
         """The tensors of inputs and results by node: those that `submission` has created, and the
         existing tensors that the run used. Some may be in host memory.
         """
-        created = {n: tensors[n] for n in self._borrowed}
-        for i, (n, spec, _) in enumerate(self._new):
+        created = {new.number: tensors[new.number] for new in self._borrowed}
+        for i, (n, _, spec, *_) in enumerate(self._new):
             storage = memory[2 * i]
             if n in self._on_host:
                 created[n] = host_mapped(self._device, storage, spec)
@@ -139,197 +285,8 @@ def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozense
     return frozenset([*(new.number for new in uploads), *(n for n in reads if n in outputs)])
 
 
-class _Source:
-    """The source of a fast path's function. For node n: v its value, t a tensor of the program, s
-    the storage, h the handle of all elements on one axis, b a page-locked block, w the array in it;
-    d are blocks that results are read to, o arrays of the program.
-    """
-
-    def __init__(
-        self, device: Device, parts: Parts, borrowed: list[New], uploads: list[New],
-        reads: Sequence[int], on_host: frozenset[int],
-    ) -> None:  # fmt: skip
-        self._parts = parts
-        self._borrowed = borrowed
-        self._uploads = uploads
-        self._kinds = {new.number: new.kind for new in (*parts.inputs, *parts.outputs)}
-        self._reads = reads
-        self._on_host = on_host
-        self._backend = backend = device.backend
-        self._names: dict[str, Any] = {
-            "ZERO": np.uint32(0),
-            "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
-            "empty": np.empty, "handle": backend.array, "is_filled": is_filled, "partial": partial,
-            "is_written_elsewhere": is_written_elsewhere, "locked": backend.host_block,
-            "record_read": record_read, "submit_lock": device.submit_lock,
-        }  # fmt: skip
-        self._lines: list[str] = []
-        self._new_blocks: list[str] = []
-        self._nbytes = 0
-
-    def compiled(self) -> Any:
-        locked = [new.kind for new in self._uploads]
-        locked += [self._kinds[n] for n in self._reads if n in self._kinds]
-        if any(map(is_large, locked)):
-            return lambda *_: None
-        self._write()
-        exec("\n".join(self._lines), self._names)  # noqa: S102 - of numbers and names of its own
-        return self._names["enqueue"]
-
-    def _write(self) -> None:
-        """Generate all checks first, then the allocations, and last the work that uses them."""
-        self._add(0, "def enqueue(batch, submission, pool):")
-        self._add(1, "values = batch.recorder.values")
-        self._take()
-        self._add(1, "stream = submission.stream")
-        self._add(1, "with submit_lock:")
-        for n in self._borrowed_numbers:
-            # Checked here: under this lock, a graph that another thread captures registers its
-            # persistent access.
-            self._add(
-                2, f"if s{n}.fast_path_device is not backend: return None",
-                f"if is_written_elsewhere(s{n}, stream): return None",
-            )  # fmt: skip
-        self._lease()
-        self._run()
-        new_memory = [
-            f"{'b' if n in self._on_host else 's'}{n}, h{n}, "
-            for n, _, _ in (*self._uploads, *self._parts.outputs)
-        ]
-        reads = [self._read(i, n) for i, n in enumerate(self._reads)]
-        returned = reads[0] if len(reads) == 1 else f"({', '.join(reads)})"
-        self._add(1, f"return ({''.join(new_memory)}), {returned}")
-
-    def _add(self, depth: int, *lines: str) -> None:
-        self._lines += ["    " * depth + line for line in lines]
-
-    def _name(self, value: object) -> str:
-        """A name in the source for a value."""
-        name = f"c{len(self._names)}"
-        self._names[name] = value
-        return name
-
-    @property
-    def _borrowed_numbers(self) -> list[int]:
-        return [new.number for new in self._borrowed]
-
-    # --- the text ---
-
-    def _take(self) -> None:
-        """Generate the allocations, and the copies of arrays into page-locked memory."""
-        if self._borrowed:
-            self._add(1, "tensors = batch.tensors")
-        for n, spec, _ in self._borrowed:
-            on_one_axis = f"t{n}" if len(spec.shape) == 1 else f"t{n}.reshape(t{n}.size)"
-            self._add(
-                1, f"t{n} = tensors[{n}]", f"s{n} = t{n}.own_storage",
-                f"if s{n} is None: return None",
-                f"if t{n}.source is not None or not t{n}.is_contiguous: return None",
-                f"h{n} = {on_one_axis}.handle",
-            )  # fmt: skip
-        for n, spec, flat in self._uploads:
-            self._add(1, f"v{n} = values[{n}]")
-            self._add(1, f"if v{n}.shape != {self._name(spec.shape)}: return None")  # resized
-            self._add(1, f"if not is_filled(v{n}, submission): return None")
-            self._lock(f"b{n}", spec.nbytes)
-            if n in self._on_host:
-                self._reach(n, spec)
-                self._add(1, f"w{n}[...] = v{n}")
-                continue
-            self._allocate(f"s{n}", spec.nbytes)
-            self._add(1, f"{self._array(spec, f'b{n}')}[...] = v{n}")
-            self._handle(f"h{n}", f"s{n}", flat)
-        for n, spec, flat in self._parts.outputs:
-            if n in self._on_host:
-                self._lock(f"b{n}", spec.nbytes)
-                self._reach(n, spec)
-            else:
-                self._allocate(f"s{n}", spec.nbytes)
-                self._handle(f"h{n}", f"s{n}", flat)
-        for i, (arrays, nbytes) in enumerate(self._parts.scratch):
-            self._allocate(f"r{i}", nbytes)
-            for name, flat in arrays.items():
-                self._handle(name, f"r{i}", flat)
-        for n, passed_as in self._parts.constants:
-            element = self._name(passed_as)
-            self._add(1, f"v{n} = values[{n}]")
-            self._add(1, f"if type(v{n}) is not {element}: v{n} = {element}(v{n})")
-        for i, n in self._downloads:
-            self._lock(f"d{i}", self._kinds[n].nbytes)
-        for i, n in enumerate(self._reads):
-            if n in self._on_host:
-                spec = self._kinds[n]
-                self._add(1, f"o{i} = empty({self._name(spec.shape)}, {self._name(spec.dtype)})")
-
-    def _lock(self, name: str, nbytes: int) -> None:
-        self._add(1, f"{name} = locked({nbytes})", f"if {name} is None: return None")
-        self._new_blocks.append(name)
-        self._nbytes += nbytes
-
-    def _allocate(self, name: str, nbytes: int) -> None:
-        self._add(1, f"{name} = pool.reuse({nbytes})", f"if {name} is None: return None")
-        self._new_blocks.append(name)
-        self._nbytes += nbytes
-
-    def _handle(self, name: str, storage: str, flat: FlatArray) -> None:
-        layout = ", ".join(map(self._name, flat))
-        self._add(1, f"{name} = handle({storage}.memory, {layout})")
-
-    def _reach(self, n: int, kind: ArraySpec) -> None:
-        arrays = self._name(self._backend.host_arrays(kind.shape, kind.dtype))
-        self._add(1, f"h{n}, w{n} = {arrays}(b{n})")
-
-    @property
-    def _downloads(self) -> list[tuple[int, int]]:
-        """The results that are read by a copy: positions among the reads, and nodes."""
-        reads = enumerate(self._reads)
-        return [(i, n) for i, n in reads if n in self._kinds and n not in self._on_host]
-
-    def _array(self, kind: ArraySpec, block: str) -> str:
-        return f"array_on({self._name(kind.shape)}, {self._name(kind.dtype)}, {block})"
-
-    def _lease(self) -> None:
-        names = [*self._new_blocks, *(f"s{n}" for n in self._borrowed_numbers)]
-        self._add(
-            2, f"submission.nbytes += {self._nbytes}",
-            f"submission.keep_alive += ({''.join(f'{name}, ' for name in names)})",
-            f"submission.launched += {self._name(self._parts.names)}",
-        )  # fmt: skip
-        for name in self._new_blocks:
-            if name[0] in "sr":  # new storages
-                self._add(2, f"{name}.writer = submission")
-        for n in self._borrowed_numbers:
-            self._add(2, f"record_read(s{n}, submission)")
-
-    def _run(self) -> None:
-        """Generate the work. Each queue is stored before the next call, which may fail."""
-        parts, queue = self._parts, "queue = submission.queue = stream"
-        self._add(2, "stream, queue = submission.stream.backend, submission.queue")
-        for n, _, _ in self._uploads:
-            if n not in self._on_host:
-                self._add(2, f"{queue}.upload(h{n}, b{n}, queue)")
-        if parts.counters:
-            self._add(2, f"{queue}.fill({parts.counters}, ZERO, queue)")
-        for work, arguments in parts.launches:
-            names = [a if isinstance(a, str) else self._name(a) for a in arguments]
-            self._add(2, f"{queue}.launch({self._name(work)}, [{', '.join(names)}], queue)")
-        for i, n in self._downloads:
-            self._add(2, f"{queue}.download(d{i}, h{n}, queue)")
-        for i, n in enumerate(self._reads):
-            if n in self._on_host:
-                self._add(2, f"submission.on_complete(partial(copyto, o{i}, w{n}))")
-        downloads = sum(n in self._kinds for n in self._reads)
-        self._add(1, f"batch.kernels_launched += {len(parts.launches)}")
-        self._add(1, "transfers = batch.transfers")
-        if self._uploads:
-            self._add(1, f"transfers.uploads += {len(self._uploads)}")
-        if downloads:
-            self._add(1, f"transfers.downloads += {downloads}")
-
-    def _read(self, i: int, n: int) -> str:
-        """The expression of an id's value: for a number, an array of no axes."""
-        if n not in self._kinds:
-            return f"copied(values[{n}])"
-        if n in self._on_host:
-            return f"o{i}"
-        return self._array(self._kinds[n], f"d{i}")
+def _getter(names: Sequence[Any]) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
+    """A function that finds the values of these names."""
+    if len(names) < 2:  # of one name, `itemgetter` gives no tuple
+        return lambda at: tuple(at[name] for name in names)
+    return itemgetter(*names)

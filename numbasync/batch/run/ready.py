@@ -47,9 +47,8 @@ class Ready:
 
         def new(n: int) -> New:
             dtype = nodes[n].dtype
-            return New(
-                n, contiguous(nodes[n].shape, dtype.type), FlatArray.of(nodes[n].size, dtype)
-            )
+            kind = contiguous(nodes[n].shape, dtype.type)
+            return New(n, f"h{n}", kind, FlatArray.of(nodes[n].size, dtype))
 
         # Buffers between kernels, and partial results of one kernel.
         between = {
@@ -73,7 +72,9 @@ class Ready:
             outputs=[new(n) for n in prepared.outputs],
             scratch=scratch,
             # Converting a number that already has its type takes a microsecond.
-            constants=[(n, type(argument_value(0, nodes[n].dtype))) for n in sorted(constants)],
+            constants=[
+                (n, f"v{n}", type(argument_value(0, nodes[n].dtype))) for n in sorted(constants)
+            ],
             counters="counters" if prepared.counters > 0 else "",
             names=tuple(text.name for text in texts),
             launches=[
@@ -84,7 +85,7 @@ class Ready:
         )
 
     def path(self, batch: BatchRun, reads: tuple[int, ...]) -> FastPath:
-        """The function that enqueues such a batch.
+        """How such a batch is enqueued.
 
         Args:
             reads: results that are copied back, too.

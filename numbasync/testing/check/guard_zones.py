@@ -23,7 +23,7 @@ ZONE = 1024  # bytes before and behind the array; a multiple of the alignment of
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class OutsideWrite:
     """A write to a zone: `elements` past the array's end, or before its beginning (negative)."""
 
     elements: int
@@ -57,14 +57,14 @@ class Guarded:
             self._whole.device, self._whole.storage, layout, self.given.dtype, self._whole.source
         )
 
-    def read(self) -> tuple[Array, Stray | None]:
+    def read(self) -> tuple[Array, OutsideWrite | None]:
         """The array's present content, and the write outside of it, if there was one."""
         content: Array = self._whole.to_host().sync()
         end = ZONE + self.given.nbytes
         inside = content[ZONE:end].view(self.given.dtype).reshape(self.given.shape)
-        return inside, self._stray(content, end)
+        return inside, self._outside_write(content, end)
 
-    def _stray(self, found: Array, end: int) -> Stray | None:
+    def _outside_write(self, found: Array, end: int) -> OutsideWrite | None:
         changed = np.flatnonzero(found != self._bytes)
         changed = changed[(changed < ZONE) | (changed >= end)]
         if changed.size == 0:
@@ -72,8 +72,8 @@ class Guarded:
         item = self.given.dtype.itemsize
         past = changed[changed >= end]
         if past.size:
-            return Stray(int(past[0] - end) // item + 1, int(changed.size))
-        return Stray(-(int(ZONE - 1 - changed[-1]) // item + 1), int(changed.size))
+            return OutsideWrite(int(past[0] - end) // item + 1, int(changed.size))
+        return OutsideWrite(-(int(ZONE - 1 - changed[-1]) // item + 1), int(changed.size))
 
 
 def _zone(dtype: np.dtype[Any]) -> Array:

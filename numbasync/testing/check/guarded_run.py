@@ -22,7 +22,7 @@ from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.block_map import Owners, tiles_of
 from numbasync.testing.check.closeness import Array
-from numbasync.testing.check.guard_zones import Guarded, Stray
+from numbasync.testing.check.guard_zones import Guarded, OutsideWrite
 
 Tile: TypeAlias = int | tuple[int, ...] | Mapping[str, int | tuple[int, ...]]
 
@@ -88,12 +88,12 @@ class Result:
 
     Attributes:
         arrays: the content of each array, by parameter.
-        strays: writes outside of an array, by parameter.
+        outside_writes: writes outside of an array, by parameter.
         writers: the last writers of all elements; None if accesses were not checked.
     """
 
     arrays: dict[str, Array]
-    strays: dict[str, Stray]
+    outside_writes: dict[str, OutsideWrite]
     writers: Writers | None
 
 
@@ -184,13 +184,13 @@ class Subject:
             ]
             kernel = self.kernel.with_extents(extents.grid, extents.block, extents.shared_bytes)
             kernel(*launched).sync()
-            arrays, strays = {}, {}
+            arrays, outside_writes = {}, {}
             for name, value in zip(self.names, arguments, strict=True):
                 if isinstance(value, Guarded):
-                    arrays[name], stray = value.read()
-                    if stray is not None:
-                        strays[name] = stray
-        return Result(arrays, strays, writers[-1] if writers else None)
+                    arrays[name], write = value.read()
+                    if write is not None:
+                        outside_writes[name] = write
+        return Result(arrays, outside_writes, writers[-1] if writers else None)
 
     def _given(self, guarded: dict[int, Guarded], value: Any) -> Any:
         if not isinstance(value, np.ndarray):

@@ -74,11 +74,11 @@ class Judge:
 
     def _memory(self, result: Result, device: Device, how: str) -> None:
         __tracebackhide__ = True
-        for name, stray in result.strays.items():
+        for name, write in result.outside_writes.items():
             size = self._subject.arrays[name].size
             raise OutOfBounds(
                 f"{self._where(device)}{how}: memory beside {name}, which has {size} elements, was "
-                f"{stray}\nCompare the index with {name}.shape before the store.\n{self._again()}"
+                f"{write}\nCompare the index with {name}.shape before the store.\n{self._again()}"
             )
         arrays = self._subject.arrays
         written = {id(arrays[name]) for name in self._subject.outputs}

@@ -1,7 +1,7 @@
 """A kernel cut at its barriers: blocks that end there, and blocks at which all go on behind.
 
-A new kind of barrier is a name of `_LEVELS` here, of `_BARRIERS` in `prepare.py`, which looks for
-it in text, and of `_BARRIERS` in `target/lower.py`, for functions that reach one.
+A new kind of barrier is a name of `LEVELS` here, and of `_BARRIERS` in `target/lower.py`, for
+functions that reach one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Level(enum.IntEnum):
     GRID = 3
 
 
-_LEVELS = {
+LEVELS = {
     "@na.warp_barrier": Level.WARP,
     "@na.barrier": Level.BLOCK,
     "@na.grid_barrier": Level.GRID,
@@ -196,7 +196,7 @@ def _split_at_barriers(kernel: CutKernel) -> None:
         own: list[Instruction] = []
         found[name] = own
         for i in code:
-            level = _LEVELS.get(i.callee)
+            level = LEVELS.get(i.callee)
             if level is None:
                 own.append(i)
                 continue

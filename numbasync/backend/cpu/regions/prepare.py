@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from numbasync.backend.cpu.regions.counted import drop_sign_tests, drop_unused, test_by_value
-from numbasync.backend.cpu.regions.cut import CutKernel, cut
+from numbasync.backend.cpu.regions.cut import LEVELS, CutKernel, cut
 from numbasync.backend.cpu.regions.function_text import parse_module
 from numbasync.backend.cpu.regions.llvm_types import end_of_type
 from numbasync.backend.cpu.regions.machine_code import run_passes
@@ -39,7 +39,6 @@ _GLOBAL = re.compile(r"(?:\w+(?:\([^)]*\))? )*?(?:global|constant) ")
 _SIMPLE = re.compile(r"[-\w$.]+", re.ASCII)
 _PURE = "nounwind willreturn memory(none) speculatable"
 _MEETS = "convergent noduplicate nounwind"
-_BARRIERS = ("@na.barrier(", "@na.warp_barrier(", "@na.grid_barrier(", "@na.turn(")
 # Of threadIdx, blockIdx, blockDim and gridDim: one more than the most, and the least.
 _RANGES = {
     "t": (MOST_THREADS, 0),
@@ -163,7 +162,7 @@ def _place(definition: str) -> Place:
 
 
 def _declaration(line: str) -> str:
-    if any(barrier in line for barrier in _BARRIERS):
+    if any(f"{barrier}(" in line for barrier in LEVELS):
         return re.sub(r"\)[^)]*$", f") {_MEETS}", line)
     asked = _ASKED.search(line)
     if asked is None:

@@ -53,6 +53,7 @@ class CpuDevice:
     peaks = Peaks()
     coarsener = None
     locks_pages = False
+    has_cub = False
     completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
 
     def __init__(self, ordinal: int) -> None:

@@ -1,4 +1,7 @@
-"""Memory of the CPU device: host memory, aligned, counted and limited like a GPU's."""
+"""Memory of the CPU device: host memory, aligned, counted, and of a size, as a GPU's is.
+
+A program's own limit, `max_bytes`, is a pool's of `device/storage.py`, on every device.
+"""
 
 from __future__ import annotations
 

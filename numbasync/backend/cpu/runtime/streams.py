@@ -114,7 +114,7 @@ class CpuStream:
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "_doorbells", "_owned", "_pushed", "_queue", "_word", "device",
+        "__dict__", "__weakref__", "_owned", "_pushed", "_queue", "_wakeups", "_word", "device",
         "engine",
     )  # fmt: skip
     native = records = None
@@ -127,7 +127,7 @@ class CpuStream:
         self._owned = False  # scheduled on the engine, or parked on a blocker
         self._pushed = 0  # entries that were put into the queue
         self._word = 0
-        self._doorbells: list[tuple[int, Waker]] = []
+        self._wakeups: list[tuple[int, Waker]] = []
         engine.streams.add(self)
 
     def numba_stream(self) -> NoReturn:
@@ -303,7 +303,7 @@ class CpuStream:
     def wake(self, sequence: int, waker: Waker) -> bool:
         with state:
             if self._word < sequence:
-                self._doorbells.append((sequence, waker))
+                self._wakeups.append((sequence, waker))
                 return True
         waker.notify()
         return True
@@ -358,9 +358,9 @@ class CpuStream:
     def _pass(self, sequence: int) -> None:
         self._word = sequence
         changed.notify_all()
-        due = [waker for number, waker in self._doorbells if number <= sequence]
+        due = [waker for number, waker in self._wakeups if number <= sequence]
         if due:
-            self._doorbells = [d for d in self._doorbells if d[0] > sequence]
+            self._wakeups = [w for w in self._wakeups if w[0] > sequence]
             counters.callbacks += len(due)
             for waker in due:
                 waker.notify()
@@ -380,5 +380,5 @@ class CpuStream:
 
     def start_over(self) -> None:
         """In a forked child, reschedule the stream, which no thread runs, unless it is parked."""
-        self._doorbells = []
+        self._wakeups = []
         self.resume()

@@ -248,6 +248,12 @@ def _match_any(builder: Builder, function: Any, args: list[Any]) -> Any:
     return _matching(builder, "match_any_sync", *args)[1]
 
 
+@instead_of("// lanes with this digit", table=ASSEMBLY)
+def _lanes_with(builder: Builder, function: Any, args: list[Any]) -> Any:
+    """Votes on each bit of a number, which find the same."""
+    return _matching(builder, "match_any_sync", _EVERYONE, *args)[1]
+
+
 @instead_of("llvm.nvvm.match.all.sync.i32", "llvm.nvvm.match.all.sync.i64")
 def _match_all(builder: Builder, function: Any, args: list[Any]) -> Any:
     came, same = _matching(builder, "match_all_sync", *args)

@@ -1,0 +1,269 @@
+"""The launches of an algorithm, put together once for operands of the same shapes and dtypes.
+
+A plan of an algorithm names the memory that it makes and the kernels that it launches, in order,
+before there are tensors: extents, grids and views follow from shapes and dtypes alone. Each run
+then allocates and launches, and computes nothing of that again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.device.device import Device
+from numbasync.device.storage import MemoryPool, Storage
+from numbasync.device.submission import Submission
+from numbasync.layout import Layout, Shape
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.array_spec import ArraySpec
+from numbasync.tensors.create_ops import element
+from numbasync.tensors.tensor import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """What a launch will get: an operand, or memory that the algorithm makes, seen in a shape.
+
+    Attributes:
+        place: its memory: the operands come first, then what is made.
+        at: where the elements lie in it, from the operand's first on.
+    """
+
+    place: int
+    at: Layout
+    dtype: np.dtype[Any]
+
+    @property
+    def shape(self) -> Shape:
+        return self.at.shape
+
+    def reinterpret(self, dtype: np.dtype[Any]) -> Array:
+        """The same bytes as elements of another type of the same size."""
+        return Array(self.place, self.at, dtype)
+
+    def part(self, start: int, shape: Shape) -> Array:
+        """Elements from `start` on, of an array of one axis, in a shape."""
+        at = _whole(shape, self.dtype)
+        begin = self.at.offset + start * self.dtype.itemsize
+        return Array(self.place, Layout(begin, *at[1:]), self.dtype)
+
+    def columns(self, most: int) -> Array:
+        """The first columns of two axes, at most so many."""
+        offset, (rows, n), strides = self.at
+        return Array(self.place, Layout(offset, (rows, min(n, most)), strides), self.dtype)
+
+    def reshape(self, shape: Shape) -> Array:
+        return Array(self.place, layout.reshape(self.at, shape, self.dtype.itemsize), self.dtype)
+
+    def permuted(self, axes: Sequence[int]) -> Array:
+        """A view with the axes in this order."""
+        return Array(self.place, permuted_layout(self.at, axes), self.dtype)
+
+
+Order = tuple[int, ...] | None  # of axes
+# A place, where the elements lie in it, their dtype, and, if they lie in C order from the first
+# byte on, the spec of such an array.
+_View = tuple[int, Layout, np.dtype[Any], ArraySpec | None]
+
+
+class Launches:
+    """The launches of an algorithm for operands of these shapes and dtypes.
+
+    Args:
+        operands: shape and dtype of each.
+        orders: of each operand, the order of axes in which the kernels see it; None: as it is.
+            The kernels see it contiguous: what is not is copied first.
+
+    Attributes:
+        operands: what launches get of them.
+        orders: as given.
+
+    Examples:
+        >>> from numba import cuda
+        >>> from numbasync.algorithms.launches import Launches
+        >>> @na.launcher
+        ... @cuda.jit
+        ... def twice(z: na.KernelOutput, x: na.KernelInput):
+        ...     i = cuda.grid(1)
+        ...     if i < z.shape[0]:
+        ...         z[i] = 2 * x[i]
+        >>> plan = Launches(((2, 3), np.dtype(np.float32)))
+        >>> (x,) = plan.operands
+        >>> z = plan.empty((6,), x.dtype)
+        >>> plan.launch(twice[1, 32], z, x.reshape((6,)))
+        >>> plan.give(z.reshape((2, 3)))
+    """
+
+    def __init__(
+        self, *operands: tuple[Shape, np.dtype[Any]], orders: Sequence[Order] | None = None
+    ) -> None:
+        self.orders: tuple[Order, ...] = tuple(orders or [None] * len(operands))
+        self.operands = tuple(
+            Array(
+                i, _whole(shape if order is None else tuple(shape[a] for a in order), dtype), dtype
+            )
+            for i, ((shape, dtype), order) in enumerate(zip(operands, self.orders, strict=True))
+        )
+        self._are_copied = False
+        self._results: tuple[_View, ...]
+        self._made: list[tuple[ArraySpec, Any]] = []  # what each is filled with; None: nothing
+        self._views: list[_View] = []
+        self._known: dict[Array, int] = {}  # the view of each array
+        self._launches: list[tuple[Any, list[Any], list[tuple[int, int]]]] = []
+
+    def empty(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        """Memory that each run allocates."""
+        return self.full(shape, None, dtype)
+
+    def full(self, shape: Shape, value: Any, dtype: np.dtype[Any]) -> Array:
+        """Memory that each run allocates, and fills with a value before the first launch."""
+        spec = ArraySpec(shape, dtype)
+        self._made.append((spec, None if value is None else element(value, dtype)))
+        return Array(len(self.operands) + len(self._made) - 1, spec.at, dtype)
+
+    def launch(self, kernel: Any, *args: Any) -> None:
+        """Put a launch behind the others.
+
+        Args:
+            kernel: with its extents, as `kernel[blocks, threads]`.
+            args: arrays and numbers.
+        """
+        values, views = list(args), []
+        for i, arg in enumerate(args):
+            if isinstance(arg, Array):
+                values[i] = None
+                views.append((i, self._view(arg)))
+        self._launches.append((kernel, values, views))
+
+    def _view(self, array: Array) -> int:
+        if array not in self._known:
+            self._known[array] = len(self._views)
+            self._views.append(_view_of(array))
+        return self._known[array]
+
+    def give(self, *results: Array, are_copied: bool = False) -> None:
+        """Say what a run gives, behind the last launch: a tensor, or a tuple of several.
+
+        Args:
+            are_copied: contiguous copies of these.
+        """
+        self._results, self._are_copied = tuple(map(_view_of, results)), are_copied
+
+    def has_fast_path(self, operands: Sequence[Any]) -> bool:
+        """Whether a run is one launch, which a fast path enqueues whole or not at all."""
+        return (
+            len(self._launches) == 1
+            and not self._are_copied
+            and not any(self.orders)
+            and all(value is None for _, value in self._made)
+            and all(type(x) is Tensor and x.is_contiguous for x in operands)
+        )
+
+    def try_enqueue(
+        self, operands: Sequence[Tensor], submission: Submission, pool: MemoryPool | None
+    ) -> Any:
+        """Enqueue the one launch by its fast path, if the pool has free blocks: what the run gives,
+        or None.
+        """
+        stream = submission.stream
+        pool = pool or stream.device.pool
+        storages = []
+        for spec, _ in self._made:
+            storage = pool.reuse(spec.nbytes)
+            if storage is None:
+                return None
+            storages.append(storage)
+        tensors = self._tensors(operands, storages, stream.device)
+        ((kernel, values, views),) = self._launches
+        launch = _called(kernel, values, views, tensors)
+        if not launch.has_fast_path or not launch.try_enqueue(submission, pool):
+            return None
+        given = [self._seen(result, operands, storages, stream.device) for result in self._results]
+        return given[0] if len(given) == 1 else tuple(given)
+
+    def steps(self, ctx: Context, operands: Sequence[Tensor]) -> Steps[Any]:
+        """Allocate, launch, and give the results."""
+        seen = []
+        for x, order in zip(operands, self.orders, strict=True):
+            if order is not None:
+                x = x._view(permuted_layout(x._layout, order))
+            if not x.is_contiguous:
+                x = yield from _part(ctx, x.dup())
+            seen.append(x)
+        storages = []
+        for spec, value in self._made:
+            if ctx.admission is not None:
+                yield from ctx.room(spec.nbytes)
+            storages.append(ctx.alloc(spec.nbytes))
+            if value is not None:
+                ctx.queue.fill(Tensor.of(ctx.device, storages[-1], spec).handle, value)
+        tensors = self._tensors(seen, storages, ctx.device)
+        for kernel, values, views in self._launches:
+            yield from _part(ctx, _called(kernel, values, views, tensors))
+        given = [self._seen(result, seen, storages, ctx.device) for result in self._results]
+        if self._are_copied:
+            for i, result in enumerate(given):
+                given[i] = yield from _part(ctx, result.dup())
+        return given[0] if len(given) == 1 else tuple(given)
+
+    def _tensors(
+        self, operands: Sequence[Tensor], storages: Sequence[Storage], device: Device
+    ) -> list[Tensor]:
+        return [self._seen(view, operands, storages, device) for view in self._views]
+
+    def _seen(
+        self, view: _View, operands: Sequence[Tensor], storages: Sequence[Storage], device: Device
+    ) -> Tensor:
+        place, at, dtype, spec = view
+        own = place - len(operands)
+        if own >= 0:
+            if spec is not None:
+                return Tensor.of(device, storages[own], spec)
+            return Tensor.of(device, storages[own], self._made[own][0])._view(at, dtype)
+        x = operands[place]
+        if x.shape == at.shape and spec is not None and x.dtype == dtype:
+            return x
+        start = x._layout.offset
+        if spec is not None and not start and x.source is None:
+            return Tensor.of(device, x.storage, spec)  # whose key is known
+        return x._view(Layout(start + at.offset, at.shape, at.strides) if start else at, dtype)
+
+
+def _view_of(array: Array) -> _View:
+    is_whole = array.at == _whole(array.shape, array.dtype)
+    spec = ArraySpec(array.shape, array.dtype) if is_whole else None
+    return array.place, array.at, array.dtype, spec
+
+
+def _part(ctx: Context, op: DeviceOp[T]) -> Steps[T]:
+    """Enqueue a part of an algorithm; its value."""
+    op.suppress_warning()
+    if op.has_fast_path and ctx.try_enqueue(op):
+        return op.result()
+    return (yield from op.steps(ctx))
+
+
+def _called(kernel: Any, values: list[Any], views: list[tuple[int, int]], seen: Any) -> Any:
+    args = values.copy()
+    for i, view in views:
+        args[i] = seen[view]
+    launch = kernel(*args)
+    launch.suppress_warning()
+    return launch
+
+
+def _whole(shape: Shape, dtype: np.dtype[Any]) -> Layout:
+    return Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
+
+
+def permuted_layout(at: Layout, axes: Sequence[int]) -> Layout:
+    """The layout with the axes in this order."""
+    offset, shape, strides = at
+    return Layout(offset, tuple(shape[a] for a in axes), tuple(strides[a] for a in axes))

@@ -1,0 +1,37 @@
+"""What a run of an algorithm enqueues, once its kernels are compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import algorithms
+from numbasync.algorithms.operation import Algorithm
+from tests.common import host
+
+
+def test_known_kernels_take_the_fast_path(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = na.from_host(np.arange(12.0).reshape(3, 4)).sync()
+    assert host(algorithms.sum(x, axis=1)).tolist() == [6, 22, 38]
+    assert host(algorithms.sum(x[1:], axis=1)).tolist() == [22, 38]
+
+    def steps(self: Any, ctx: Any) -> Any:
+        raise AssertionError(f"{self} took steps")
+
+    monkeypatch.setattr(Algorithm, "steps", steps)
+    assert host(algorithms.sum(x, axis=1)).tolist() == [6, 22, 38]
+    assert host(algorithms.sum(x[1:], axis=1)).tolist() == [22, 38]
+    with pytest.raises(AssertionError, match=r"sum\(\(3, 2\)\) took steps"):
+        algorithms.sum(x[:, ::2], axis=1).sync()  # is copied first
+
+
+def test_arguments_that_equal_known_ones_are_checked() -> None:
+    x = np.arange(6).reshape(2, 3)
+    assert algorithms.sum(x, axis=1).sync().shape == (2,)
+    with pytest.raises(na.errors.ShapeError, match="axis=True"):
+        algorithms.sum(x, axis=True)
