@@ -298,6 +298,30 @@ def test_an_awaits_poll_that_reports_a_fault(null: na.Device, on: bool) -> None:
     assert null.lost is not None
 
 
+def test_a_wait_settles_what_its_stream_follows(null: na.Device, on: bool) -> None:
+    before, stream = null.new_stream(), null.new_stream()
+    add_one(na.zeros(8).sync()).sync_on(before)
+    add_one(na.zeros(8).sync()).async_on(before)
+    stream.wait_for(before)
+    add_one(na.zeros(8).sync()).async_on(stream)
+    assert before.in_flight_count == 1
+    stream.synchronize()
+    assert before.in_flight_count == 0
+
+
+def test_a_fault_is_found_where_a_number_is_verified(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    stream.verify(stream._sequence)
+    assert stream.verified == stream._sequence
+    library().null_fail(LOST, 0)
+    stream.verify(stream._sequence)  # asks nobody
+    stream.verified = 0
+    with pytest.raises(DeviceLostError):
+        stream.verify(stream._sequence)
+    assert null.lost is not None
+
+
 def test_a_refused_signal_is_written_later(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
