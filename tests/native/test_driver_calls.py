@@ -21,6 +21,7 @@ from numbasync.errors import DeviceLostError, DriverError, DTypeError
 from tests.common import add_one, saxpy
 from tests.native.null_device import (
     LOST,
+    CudaStream,
     NullDevice,
     launches,
     library,
@@ -295,6 +296,35 @@ def test_an_awaits_poll_that_reports_a_fault(null: na.Device, on: bool) -> None:
 
     with pytest.raises(DeviceLostError, match=r"At work then was.*:\n.*add_one"):
         na.run(main())
+    assert null.lost is not None
+
+
+def test_a_wait_settles_what_its_stream_follows(null: na.Device, on: bool) -> None:
+    before, stream = null.new_stream(), null.new_stream()
+    add_one(na.zeros(8).sync()).sync_on(before)
+    add_one(na.zeros(8).sync()).async_on(before)
+    stream.wait_for(before)
+    add_one(na.zeros(8).sync()).async_on(stream)
+    assert before.in_flight_count == 1
+    stream.synchronize()
+    assert before.in_flight_count == 0
+
+
+def test_a_fault_is_found_by_a_verification(
+    null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    stream.verify(stream._sequence)
+    assert stream.verified == stream._sequence
+    library().null_fail(LOST, 0)
+    stream.verify(stream._sequence)  # asks nobody
+    stream.verified = 0
+    with monkeypatch.context() as patch:  # a notification has come behind it
+        patch.setattr(CudaStream, "verified_sequence", lambda self: stream._sequence)
+        stream.verify(stream._sequence)
+    with pytest.raises(DeviceLostError):
+        stream.verify(stream._sequence)
     assert null.lost is not None
 
 
