@@ -25,11 +25,7 @@ from llvmlite import ir
 
 from numbasync import warp
 from numbasync.algorithms.reduce_kernels import numba_type
-<<<<<<< HEAD
-from numbasync.intrinsics import intrinsic
-=======
 from numbasync.intrinsics import elements_by_one, intrinsic
->>>>>>> w15-G
 from numbasync.kernel_names import cgutils, cuda, extending, int32, int64, types, uint32, uint64
 
 _api: Any = extending  # of type Any: type checkers do not know what they define
