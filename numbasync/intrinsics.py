@@ -11,7 +11,7 @@ from functools import update_wrapper
 from typing import Any
 
 from numbasync.compilers import ONLY_MLIR
-from numbasync.kernel_names import extending
+from numbasync.kernel_names import extending, int64
 
 
 def intrinsic(instead: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -54,12 +54,13 @@ def elements_by_one(array: Any, index: Any, count: int, is_store: bool = False) 
     before = "".join(f"index[{i}], " for i in range(last))
     first = f"index[{last}]" if is_tuple else "index"
     places = [f"array[{before}first + {k}]" for k in range(count)]
-    lines = [f"    first = {first} if {first} >= 0 else {first} + array.shape[{last}]"]
+    # Signed, since a sum of a uint64 and an int64 is a float64 in kernels.
+    lines = [f"    first = int64({first})", f"    first += array.shape[{last}] if first < 0 else 0"]
     if is_store:
         lines += [f"    {place} = values[{k}]" for k, place in enumerate(places)]
     else:
         lines.append(f"    return ({', '.join(places)},)")
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"int64": int64}
     head = f"def by_one(array, index, {'values' if is_store else 'count'}):"
     exec("\n".join([head, *lines]), names)  # noqa: S102 - of the numbers above
     return names["by_one"]
