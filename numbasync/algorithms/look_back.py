@@ -25,7 +25,7 @@ from llvmlite import ir
 
 from numbasync import warp
 from numbasync.algorithms.reduce_kernels import numba_type
-from numbasync.intrinsics import intrinsic
+from numbasync.intrinsics import elements_by_one, intrinsic
 from numbasync.kernel_names import cgutils, cuda, extending, int32, int64, types, uint32, uint64
 
 _api: Any = extending  # of type Any: type checkers do not know what they define
@@ -73,8 +73,28 @@ def _bits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     kind, count = numba_type(dtype), words_of(dtype)
     several = _types.UniTuple(_types.uint32, count)
     room_type = ir.ArrayType(ir.IntType(32), count)
+    part = np.dtype(f"u{min(dtype.itemsize, 4)}")
+    in_parts = _types.Array(numba_type(part), 1, "C")
+    load = cuda.jit(device=True)(elements_by_one(in_parts, _types.int64, count))
+    store = cuda.jit(device=True)(elements_by_one(in_parts, _types.int64, count, is_store=True))
 
-    @_api.intrinsic
+    def split_by_view(value: Any) -> Any:
+        def split(value: Any) -> Any:
+            room = cuda.local.array(1, kind)
+            room[0] = value
+            return load(room.view(part), 0, count)
+
+        return split
+
+    def join_by_view(parts: Any) -> Any:
+        def join(parts: Any) -> Any:
+            room = cuda.local.array(1, kind)
+            store(room.view(part), 0, parts)
+            return room[0]
+
+        return join
+
+    @intrinsic(split_by_view)
     def split(typingctx: Any, value: Any):  # type: ignore[no-untyped-def]
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             room = cgutils.alloca_once_value(builder, ir.Constant(room_type, [0] * count))
@@ -85,7 +105,7 @@ def _bits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
         return several(kind), codegen
 
-    @_api.intrinsic
+    @intrinsic(join_by_view)
     def join(typingctx: Any, parts: Any):  # type: ignore[no-untyped-def]
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             room = cgutils.alloca_once(builder, room_type)

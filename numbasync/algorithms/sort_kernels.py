@@ -156,7 +156,7 @@ def count_kernel(dtype: np.dtype[Any], descending: bool, passes: int) -> Any:
     return count_digits
 
 
-@intrinsic(lambda digit: lambda digit: uint32(cuda.match_any_sync(0xFFFFFFFF, int32(digit))))
+@intrinsic(lambda digit: lambda digit: cuda.match_any_sync(0xFFFFFFFF, digit))
 def lanes_with(typingctx: Any, digit: Any):  # type: ignore[no-untyped-def]
     """The lanes of a full warp that have this lane's digit, of `PASS_BITS` bits, as a mask.
 

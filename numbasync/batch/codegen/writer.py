@@ -375,8 +375,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numbasync.kernel_names import cuda
-from numba.cuda.libdevice import dmul_rn, fmul_rn
+from numbasync.kernel_names import cuda, libdevice
+
+dmul_rn, fmul_rn = libdevice.dmul_rn, libdevice.fmul_rn
 """
 
 

@@ -18,6 +18,7 @@ from numba.cuda.core.base import (  # pyright: ignore[reportMissingImports]
     _wrap_impl,
 )
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.np import ufunc_db
 from numba.cuda.typing import templates
 
 from numbasync.backend.cpu.target.module import I8, I16, types
@@ -171,6 +172,17 @@ class TargetContext(target.CUDATargetContext):  # type: ignore[misc, unused-igno
         if emit is None:
             return super().get_function(fn, sig, _firstcall)
         return _wrap_impl(emit, self, signature)
+
+    def get_ufunc_info(self, ufunc_key: Any) -> Any:
+        """How a ufunc is computed for each of its types: of kernels for numba-cuda-mlir, which has
+        them all, also those that `numba.cuda` types and does not compute.
+        """
+        try:
+            return super().get_ufunc_info(ufunc_key)
+        except KeyError:
+            if not self.session.options.may_allocate:
+                raise
+            return ufunc_db.get_ufunc_info(ufunc_key)
 
     def numbas_function(self, fn: Any, sig: Any) -> Any:
         """What `numba.cuda` emits."""
