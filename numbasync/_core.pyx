@@ -18,6 +18,7 @@ are of what it runs on, and each is read in a step that would else be a call of 
 - `tensors`: an argument is a tensor, so a launch asks each for its storage, its handle and what its
   plan depends on; allocations, fills and copies of whole tensors are operations as often as launches.
 - `graphs`: the launch of a graph that needs no change of an access record.
+- `collective`: the plan of a collective of several devices, submitted on all of them by one call.
 - `backend`: memory from a pool without a lock, handles as the driver takes them, and the CPU
   device's queue, by which most tests and every program without a GPU run.
 

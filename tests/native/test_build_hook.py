@@ -60,10 +60,11 @@ def test_equal_sources_are_compiled_once(
 # What the core reads of rooms other than `device`, `ops` and `launch`; the head of `_core.pyx` says
 # why. A class is taken away here with the core's last word of it; none is added.
 OTHER_ROOMS = {
-    "backend": (58, """
+    "backend": (59, """
         BlockMemory Borrowed Counters CpuArray CpuQueue CpuStream CudaArray CudaMemory CudaPool
         CudaStream Engine ExecutableGraph PinnedPool Reader ShortLaunch Stepper Work _Size
     """),
+    "collective": (8, "CollectivePlan Group LocalOp"),
     "graphs": (14, "AttachedGraph CudaGraph GraphLaunch LastLaunch"),
     "tensors": (41, """
         ArrayKind ArraySpec DeviceArray FromHost Full MappedTensor Partition SharedTensor Tensor
