@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.algorithms import cub
-from numbasync.algorithms.launches import Launches
+from numbasync.algorithms.launches import Array, Launches
 from numbasync.algorithms.look_back import words_of_row
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import BOOL, I64, U64
@@ -33,7 +32,7 @@ from numbasync.algorithms.top_kernels import CHUNK, digit_kernel, take_kernel
 from numbasync.arguments import check_bool, check_whole
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.layout import Shape
-from numbasync.ops.constructors import value, zip
+from numbasync.ops.constructors import zip
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty
 from numbasync.tensors.tensor import Tensor
@@ -59,10 +58,10 @@ def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor
     byte of an element, which reads and writes each once. Other axes than the last, and what is not
     contiguous, are copied first.
 
-    On a GPU, where the extra `algorithms` is installed, CUB sorts one long row of integers, to the
-    same bits, in less time. It is compiled for a dtype at the first such sort, which takes seconds.
-    `NUMBASYNC_CUB=0` in the environment goes without it, and a graph does; `numbasync doctor` says
-    whether it is installed.
+    On a GPU, where the extra `algorithms` is installed, CUB sorts one row of at least 4,194,304
+    integers, to the same bits, in less time; not for `argsort` and `sort_by_key`. It is compiled
+    for a dtype at the first such sort, which takes seconds. `NUMBASYNC_CUB=0` in the environment
+    goes without it, and a graph does; `numbasync doctor` says whether it is installed.
 
     Raises:
         ShapeError: there is no such axis.
@@ -175,8 +174,9 @@ def _plan(
     what = {"sort": slice(1), "argsort": slice(1, 2)}.get(name, slice(2))  # of the pair
     if not math.prod(whole) or not kept:
         result = (*whole[:along], kept, *whole[along + 1 :])
-        none = [empty(result, d) for d in (dtype, carried)[what]]
-        return lambda *_: zip(*none) if len(none) > 1 else none[0]
+        of: list[np.dtype[Any]] = [dtype, carried][what]
+        made = partial(empty, result)
+        return lambda *_: made(of[0]) if len(of) == 1 else zip(*map(made, of))
     if values == "none" and most is None and rows == 1 and n >= cub.LEAST:
 
         def build(x: Tensor) -> DeviceOp[Tensor]:
@@ -195,7 +195,7 @@ def _plan(
         pair = put_sort(launches, descending, values, x, given, carried, kept)
     left = tuple(whole[a] for a in order[:-1])
     launches.give(
-        *(z.reshape((*left, z.shape[1])).first(kept).permuted(back) for z in pair[what]),
+        *(z.reshape((*left, z.shape[1])).first(kept).permuted(back) for z in [*pair][what]),
         are_copied=not is_last or pair[0].shape[1] > kept,
     )
     return launches
@@ -265,9 +265,7 @@ def put_sort(
     return keys, keys if values == "none" else moved
 
 
-def put_top(
-    launches: Launches, descending: bool, kept: int, x: Array
-) -> tuple[Array, Array]:
+def put_top(launches: Launches, descending: bool, kept: int, x: Array) -> tuple[Array, Array]:
     """Put the search for the `kept` first elements of each row of two axes behind the launches:
     these and their places, in the order of the places.
     """
