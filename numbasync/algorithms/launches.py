@@ -54,10 +54,10 @@ class Array:
         begin = self.at.offset + start * self.dtype.itemsize
         return Array(self.place, Layout(begin, *at[1:]), self.dtype)
 
-    def columns(self, most: int) -> Array:
-        """The first columns of two axes, at most so many."""
-        offset, (rows, n), strides = self.at
-        return Array(self.place, Layout(offset, (rows, min(n, most)), strides), self.dtype)
+    def first(self, most: int) -> Array:
+        """The first elements along the last axis."""
+        offset, shape, strides = self.at
+        return Array(self.place, Layout(offset, (*shape[:-1], most), strides), self.dtype)
 
     def reshape(self, shape: Shape) -> Array:
         return Array(self.place, layout.reshape(self.at, shape, self.dtype.itemsize), self.dtype)

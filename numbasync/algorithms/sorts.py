@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.algorithms import cub
-from numbasync.algorithms.launches import Launches
+from numbasync.algorithms.launches import Array, Launches
 from numbasync.algorithms.look_back import words_of_row
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import BOOL, I64, U64
@@ -33,7 +32,7 @@ from numbasync.algorithms.top_kernels import CHUNK, digit_kernel, take_kernel
 from numbasync.arguments import check_bool, check_whole
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.layout import Shape
-from numbasync.ops.constructors import value, zip
+from numbasync.ops.constructors import zip
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty
 from numbasync.tensors.tensor import Tensor
@@ -59,10 +58,10 @@ def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor
     byte of an element, which reads and writes each once. Other axes than the last, and what is not
     contiguous, are copied first.
 
-    On a GPU, where the extra `algorithms` is installed, CUB sorts one long row of integers, to the
-    same bits, in less time. It is compiled for a dtype at the first such sort, which takes seconds.
-    `NUMBASYNC_CUB=0` in the environment goes without it, and a graph does; `numbasync doctor` says
-    whether it is installed.
+    On a GPU, where the extra `algorithms` is installed, CUB sorts one row of at least 4,194,304
+    integers, to the same bits, in less time; not for `argsort` and `sort_by_key`. It is compiled
+    for a dtype at the first such sort, which takes seconds. `NUMBASYNC_CUB=0` in the environment
+    goes without it, and a graph does; `numbasync doctor` says whether it is installed.
 
     Raises:
         ShapeError: there is no such axis.
@@ -75,7 +74,7 @@ def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor
         >>> await na.algorithms.sort(x, descending=True).to_host()
         array([nan,  3.,  2., -1.])
     """
-    return _sorting("sort", x, axis, descending, "none").map(_first)
+    return _sorting("sort", x, axis, descending, "none")
 
 
 def argsort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor]:
@@ -85,7 +84,7 @@ def argsort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Ten
         >>> await na.algorithms.argsort(np.array([3, 1, 2, 1])).to_host()
         array([1, 3, 2, 0])
     """
-    return _sorting("argsort", x, axis, descending, "places").map(_second)
+    return _sorting("argsort", x, axis, descending, "places")
 
 
 def sort_by_key(
@@ -133,17 +132,9 @@ def topk(x: Any, k: int, axis: Any = -1, *, largest: bool = True) -> DeviceOp[Pa
     return Algorithm("topk", x, partial(_plan, "topk", axis, down, "places", most))
 
 
-def _first(pair: Pair) -> Tensor:
-    return pair[0]
-
-
-def _second(pair: Pair) -> Tensor:
-    return pair[1]
-
-
 def _sorting(
     name: str, x: Any, axis: Any, descending: Any, values: str, *given: Any
-) -> DeviceOp[Pair]:
+) -> DeviceOp[Any]:
     down = check_bool(descending, f"descending of {name}")
     return Algorithm(name, x, partial(_plan, name, axis, down, values, None), *given)
 
@@ -180,59 +171,65 @@ def _plan(
     back = tuple(int(a) for a in np.argsort(order))
     rows = math.prod(whole) // n if n else 0
     carried = given_dtype or (I64 if values == "places" else dtype)
+    what = {"sort": slice(1), "argsort": slice(1, 2)}.get(name, slice(2))  # of the pair
     if not math.prod(whole) or not kept:
         result = (*whole[:along], kept, *whole[along + 1 :])
-        return lambda *_: zip(empty(result, dtype), empty(result, carried))
-    sorted_shape = tuple(whole[a] for a in order)
+        of: list[np.dtype[Any]] = [dtype, carried][what]
+        made = partial(empty, result)
+        return lambda *_: made(of[0]) if len(of) == 1 else zip(*map(made, of))
+    if values == "none" and most is None and rows == 1 and n >= cub.LEAST:
 
-    def row_by_row(t: Tensor) -> DeviceOp[Tensor]:
-        ready: DeviceOp[Tensor] = contiguous(t) if axis is None else contiguous(permuted(t, order))
-        return ready.reshape((rows, n))
+        def build(x: Tensor) -> DeviceOp[Tensor]:
+            row: DeviceOp[Tensor] = contiguous(x if axis is None else permuted(x, order))
+            return row.reshape((1, n)).then(lambda t: _sort_row(t, descending)).reshape(whole)
 
-    def restored(t: Tensor) -> DeviceOp[Tensor]:
-        cut = t.reshape((*sorted_shape[:-1], kept))
-        return value(cut) if along == rank - 1 else contiguous(permuted(cut, back))
-
-    def build(x: Tensor, given: Tensor | None = None) -> DeviceOp[Pair]:
-        ready: DeviceOp[Pair] = (
-            row_by_row(x).map(lambda t: (t, t))
-            if given is None
-            else zip(row_by_row(x), row_by_row(given))
-        )
-        arrange: Callable[..., DeviceOp[Pair]] = sort_rows
-        if most is not None and LESS * kept <= n and n > THREADS * each_of(dtype):
-            arrange = top_rows
-        done = ready.then(lambda pair: arrange(pair[0], descending, values, pair[1], carried, kept))
-        if values == "none":
-            return done.then(lambda pair: restored(pair[0])).map(lambda t: (t, t))
-        return done.then(lambda pair: zip(restored(pair[0]), restored(pair[1])))
-
-    return build
-
-
-def sort_rows(
-    x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any], kept: int
-) -> DeviceOp[Pair]:
-    """The first `kept` of each sorted row of two axes, and what moves with the keys: `given`, their
-    places, or none.
-    """
-    by_cub = cub.kind_of(x, descending, None if values == "none" else carried)
-    own: DeviceOp[Pair] = Algorithm(
-        "sort", x, partial(_plan_rows, descending, values, carried, kept), given
+        return build
+    operands = [(shape, dtype)] if given_dtype is None else [(shape, dtype), (shape, given_dtype)]
+    is_last = along == rank - 1
+    launches = Launches(*operands, orders=[None if is_last else order] * len(operands))
+    x, given = (array.reshape((rows, n)) for array in (*launches.operands, *launches.operands)[:2])
+    if most is not None and LESS * kept <= n and n > THREADS * each_of(dtype):
+        found, places = put_top(launches, descending, kept, x)
+        pair = put_sort(launches, descending, "given", found, places, I64, kept)
+    else:
+        pair = put_sort(launches, descending, values, x, given, carried, kept)
+    left = tuple(whole[a] for a in order[:-1])
+    launches.give(
+        *(z.reshape((*left, z.shape[1])).first(kept).permuted(back) for z in [*pair][what]),
+        are_copied=not is_last or pair[0].shape[1] > kept,
     )
-    if by_cub is None or kept < x.shape[1]:
-        return own
-    return cub.CubSort(by_cub, x, None if values == "none" else given, values == "places", own)
+    return launches
 
 
-def _plan_rows(
-    descending: bool, values: str, carried: np.dtype[Any], kept: int, shape: Shape,
-    dtype: np.dtype[Any], given_shape: Shape, given_dtype: np.dtype[Any],
-) -> Launches:  # fmt: skip
-    """The sort of rows by the kernels of `sort_kernels`."""
-    rows, n = shape
-    launches = Launches((shape, dtype), (given_shape, given_dtype))
-    x, given = launches.operands
+def _sort_row(x: Tensor, descending: bool) -> DeviceOp[Tensor]:
+    """The sort of a long row, of shape ``(1, n)``, by CUB where it can."""
+
+    def own() -> DeviceOp[Tensor]:
+        return Algorithm("sort", x, partial(_plan_row, descending))
+
+    kind = cub.kind_of(x, descending)
+    return own() if kind is None else cub.CubSort(kind, x, own)
+
+
+def _plan_row(descending: bool, shape: Shape, dtype: np.dtype[Any]) -> Launches:
+    launches = Launches((shape, dtype))
+    (x,) = launches.operands
+    launches.give(put_sort(launches, descending, "none", x, x, dtype, shape[1])[0])
+    return launches
+
+
+def put_sort(
+    launches: Launches, descending: bool, values: str, x: Array, given: Array,
+    carried: np.dtype[Any], kept: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Put the sort of the rows of two axes behind the launches.
+
+    Returns:
+        The sorted rows, the first `kept` elements of each at least, and what moved with the keys:
+        `given`, their places, or the keys again.
+    """
+    rows, n = x.shape
+    dtype = x.dtype
     block = scan_block(n, 1, each_of(dtype))
     parts = -(-n // (block.along * each_of(dtype)))
     bits = x.reinterpret(bits_of(dtype))
@@ -242,8 +239,8 @@ def _plan_rows(
         keys = launches.empty((rows, kept), bits.dtype)
         moved = keys if values == "none" else launches.empty((rows, kept), carried)
         launches.launch(kernel, keys, moved, bits, given, end, kept)
-        launches.give(keys.reinterpret(dtype), keys.reinterpret(dtype) if moved is keys else moved)
-        return launches
+        keys = keys.reinterpret(dtype)
+        return keys, keys if values == "none" else moved
     passes = -(-end // PASS_BITS)
     parts = -(-n // (PASS_THREADS * pass_each(dtype)))
     blocks = rows * parts
@@ -264,25 +261,17 @@ def _plan_rows(
         placing = place_kernel(dtype, descending, way)[blocks, PASS_THREADS]
         launches.launch(placing, *made[number % 2], *read, *more, number)
         read = made[number % 2]
-    keys, moved = (array.columns(kept) for array in read)
-    keys = keys.reinterpret(dtype)
-    launches.give(keys, keys if values == "none" else moved, are_copied=kept < n)
-    return launches
+    keys, moved = read[0].reinterpret(dtype), read[1]
+    return keys, keys if values == "none" else moved
 
 
-def top_rows(
-    x: Tensor, descending: bool, values: str, given: Tensor, carried: np.dtype[Any], kept: int
-) -> DeviceOp[Pair]:
-    """As `sort_rows`, of few elements of long rows: only these are sorted."""
-    found: DeviceOp[Pair] = Algorithm("topk", x, partial(_plan_top, descending, kept))
-    return found.then(lambda pair: sort_rows(pair[0], descending, "given", pair[1], carried, kept))
-
-
-def _plan_top(descending: bool, kept: int, shape: Shape, dtype: np.dtype[Any]) -> Launches:
-    """The `kept` first elements of each row and their places, in the order of the places."""
-    rows, n = shape
-    launches = Launches((shape, dtype))
-    bits = launches.operands[0].reinterpret(bits_of(dtype))
+def put_top(launches: Launches, descending: bool, kept: int, x: Array) -> tuple[Array, Array]:
+    """Put the search for the `kept` first elements of each row of two axes behind the launches:
+    these and their places, in the order of the places.
+    """
+    rows, n = x.shape
+    dtype = x.dtype
+    bits = x.reinterpret(bits_of(dtype))
     digits = dtype.itemsize
     parts = -(-n // CHUNK)
     spans = min(parts, max(1, SPANS // rows))
@@ -297,5 +286,4 @@ def _plan_top(descending: bool, kept: int, shape: Shape, dtype: np.dtype[Any]) -
     keys, places = launches.empty((rows, kept), bits.dtype), launches.empty((rows, kept), I64)
     taking = take_kernel(dtype, descending)[rows * parts, THREADS]
     launches.launch(taking, keys, places, words, bits, counts, found, kept)
-    launches.give(keys.reinterpret(dtype), places)
-    return launches
+    return keys.reinterpret(dtype), places

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,17 +23,16 @@ class StandIn:
         self.kind = kind
         self.calls = 0
 
-    def room(self, ctx: Context, given: list[na.Tensor]) -> Steps[int]:
+    def room(self, ctx: Context, keys: na.Tensor) -> Steps[int]:
         yield from ()
         return self.BYTES
 
-    def sort(self, stream: Any, count: int, of: Sequence[Any], to: Sequence[Any]) -> None:
+    def sort(self, stream: Any, count: int, keys: Any, z: Any, room: Any) -> None:
         self.calls += 1
-        keys = of[0].reshape(-1)
-        assert count == keys.size and keys.dtype == self.kind.keys and to[-1].nbytes == self.BYTES
-        order = np.argsort(~keys if self.kind.descending else keys, kind="stable")
-        for x, z in zip(of, to[:-1], strict=True):
-            z.reshape(-1)[:] = x.reshape(-1)[order]
+        flat = keys.reshape(-1)
+        assert count == flat.size and flat.dtype == self.kind.keys and room.nbytes == self.BYTES
+        order = np.argsort(~flat if self.kind.descending else flat, kind="stable")
+        z.reshape(-1)[:] = flat[order]
 
 
 @pytest.fixture
@@ -58,27 +56,16 @@ def test_what_is_sorted(
     order = np.argsort(key, kind="stable")
     sorted_ = algorithms.sort(put(x), None, descending=descending)
     np.testing.assert_array_equal(host(sorted_), flat[order])
-    places = algorithms.argsort(put(flat), descending=descending)
-    np.testing.assert_array_equal(host(places), order)
-    weights = np.arange(6000, dtype=np.float32)
-    keys, moved = algorithms.sort_by_key(put(flat), weights, descending=descending).sync()
-    assert moved.dtype == np.float32
-    np.testing.assert_array_equal(host(moved), weights[order])
-    np.testing.assert_array_equal(host(keys), flat[order])
-    kinds = [kind for kind, _ in sorters]
-    assert [kind.values for kind in kinds] == [None, np.uint64, np.uint32]
-    assert [sorter.calls for sorter in sorters.values()] == [1, 1, 1]
+    assert [(kind.descending, sorter.calls) for (kind, _), sorter in sorters.items()] == [
+        (descending, 1)
+    ]
 
 
-@pytest.mark.parametrize("what", ["floats", "short", "rows", "complex values"])
+@pytest.mark.parametrize("what", ["floats", "short", "rows"])
 def test_what_kernels_here_sort(sorters: dict[Any, Any], device: na.Device, what: str) -> None:
-    x = np.arange(6000)[::-1]
-    shape = {"short": (4000,), "rows": (2, 3000)}.get(what, (6000,))
-    tensor = put(x[: np.prod(shape)].reshape(shape).astype("f4" if what == "floats" else "i4"))
-    kind = cub.kind_of(
-        tensor.reshape((-1, shape[-1])), False, np.dtype("c16") if "complex" in what else None
-    )
-    assert kind is None
+    shape = {"short": (1, 4000), "rows": (2, 3000)}.get(what, (1, 6000))
+    x = put(np.zeros(shape, "f4" if what == "floats" else "i4"))
+    assert cub.kind_of(x, False) is None
 
 
 def test_a_graph_has_kernels(sorters: dict[Any, Any], device: na.Device) -> None:
