@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float32
+from numba.cuda.core import imputils
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.typing import templates
 
 import numbasync as na
 from numbasync.backend.cpu.kernel import compiled
 from numbasync.backend.cpu.library.options import types
 from numbasync.backend.cpu.regions import turned_loops
-from numbasync.backend.cpu.target import pipeline
+from numbasync.backend.cpu.target import context, pipeline
 from tests.backend_cpu.run_regions import Blocks
 
 pytestmark = pytest.mark.usefixtures("cpu")
@@ -100,20 +103,49 @@ def test_blocks_of_one_row_have_own_code(
 def test_numba_types_each_call_once() -> None:
     asked: list[Any] = []
 
+    class Add(templates.AbstractTemplate):
+        key = "add"
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            return templates.signature(args[0], *args)
+
     class Context:
         name = "numba's"
 
         def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
             asked.append((function, args))
-            return len(asked)
+            if function is not add:
+                return len(asked)
+            return function.get_call_type(cuda_target.typing_context, args, kws)
 
     typing = pipeline._Typing(Context())
-    add: Any = types.Function(type("Add", (), {"key": "add"}))
+    add: Any = types.Function(Add)
     other: Any = object()  # such as a dispatcher, which may have something compiled
-    calls = [(add, (types.int64,)), (add, (types.int64,)), (add, (types.int32,))]
-    assert [typing.resolve_function_type(f, a, {}) for f, a in calls] == [1, 1, 2]
+    calls = [(types.int64,), (types.int64,), (types.int32,)]
+    results = [typing.resolve_function_type(add, a, {}).return_type for a in calls]
+    assert results == [types.int64, types.int64, types.int32]
+    assert asked == [(add, (types.int64,)), (add, (types.int32,))]
     assert [typing.resolve_function_type(other, (), {}) for _ in range(2)] == [3, 4]
     assert typing.name == "numba's"
+    # Another kernel asks for what takes functions alone: they are compiled into its module.
+    takes_functions = (types.int64, types.Dummy("function"))
+    for kernel in (typing, pipeline._Typing(Context())):
+        kernel.resolve_function_type(add, calls[0], {})
+        kernel.resolve_function_type(add, takes_functions, {})
+    assert asked[4:] == [(add, takes_functions)] * 2
+
+
+def test_nothing_of_ours_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = imputils.Registry("test")
+    registry.lower("key", types.int64)(lambda *_: None)
+    monkeypatch.setattr(context, "OWN", registry)
+    monkeypatch.setattr(context, "_seen", 0)
+    monkeypatch.setattr(context, "_selectors", {})
+    monkeypatch.setattr(context, "_without", set())
+    signature = templates.signature(types.none, types.UniTuple(types.int64, 2))
+    assert context._found("key", signature) is None
+    monkeypatch.setattr(context._selectors["key"], "find", lambda args: pytest.fail("looked up"))
+    assert context._found("key", signature) is None
 
 
 @cuda.jit

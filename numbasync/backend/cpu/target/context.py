@@ -237,20 +237,27 @@ def _size(registry: Any) -> int:
 
 
 _selectors: dict[Any, OverloadSelector] = {}
+_without: set[tuple[Any, Any]] = set()  # keys and types of arguments for which `OWN` has nothing
 _seen = 0
 
 
 def _found(key: Any, signature: Any) -> Any:
     """What of `OWN` is emitted for a key and types of arguments; None if nothing is."""
     selector = None if key is None else _own().get(key)
+    # Numba's selector keeps what it finds, and writes the text of an error where it finds nothing.
+    if selector is None or (key, signature.args) in _without:
+        return None
     try:
-        return selector and selector.find(signature.args)
+        return selector.find(signature.args)
     except errors.NumbaNotImplementedError:
+        _without.add((key, signature.args))
         return None
 
 
 def _own() -> dict[Any, OverloadSelector]:
     global _seen
+    if _seen < len(OWN.functions):
+        _without.clear()
     for emit, key, signature in OWN.functions[_seen:]:
         _selectors.setdefault(key, OverloadSelector()).append(emit, signature)
     _seen = len(OWN.functions)

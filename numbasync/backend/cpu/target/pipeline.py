@@ -34,6 +34,26 @@ _DROPPED = (_passes.AnnotateTypes, _compiler.CreateLibrary)
 # It says where the life of each variable ends: there is something to be released only where kernels
 # allocate arrays.
 _OF_REFERENCES = _passes.IRLegalization
+# Types of arguments that are no functions, for which more may be compiled.
+_PLAIN = (types.Number, types.Boolean, types.Array)
+_SIGNATURES: dict[tuple[Any, tuple[Any, ...]], Any] = {}  # that hold for all kernels
+
+
+def _signature(context: Any, function: Any, arguments: tuple[Any, ...]) -> Any:
+    """The signature of a call of one of Numba's functions: resolved once a process, where nothing
+    is compiled for it. Numba tries up to a hundred templates.
+
+    A function of which more templates are registered later has another type, and is resolved anew.
+    """
+    key = function, arguments
+    known = _SIGNATURES.get(key)
+    if known is None:
+        known = context.resolve_function_type(function, arguments, {})
+        # What an overload compiles belongs to the module of the kernel that calls it.
+        is_plain = known is not None and function.get_impl_key(known) is function.typing_key
+        if is_plain and all(isinstance(argument, _PLAIN) for argument in arguments):
+            _SIGNATURES[key] = known
+    return known
 
 
 class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
@@ -133,7 +153,7 @@ class Lower(_lowering.CUDALower):  # type: ignore[misc, unused-ignore]
         key = function, tuple(arguments)
         if key not in known:
             try:
-                resolved = function.get_call_type(self.context.typing_context, arguments, {})
+                resolved = _signature(self.context.typing_context, function, tuple(arguments))
                 known[key] = resolved, self.context.get_function(function, resolved)
             except (_errors.TypingError, NotImplementedError) as error:
                 known[key] = error
@@ -192,7 +212,7 @@ class _Typing:
             return self._context.resolve_function_type(function, args, kws)
         key = function, tuple(args)
         if key not in self._known:
-            self._known[key] = self._context.resolve_function_type(function, args, kws)
+            self._known[key] = _signature(self._context, function, tuple(args))
         return self._known[key]
 
 
