@@ -23,6 +23,8 @@ def intrinsic(instead: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
             meaning, or None.
 
     Examples:
+        >>> from numbasync.intrinsics import intrinsic
+        >>> from numbasync.kernel_names import float32
         >>> @intrinsic(lambda value: lambda value: float32(value))
         ... def rounded(typingctx, value):
         ...     return float32(value), codegen

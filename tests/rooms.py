@@ -25,7 +25,8 @@ ROOT = PACKAGE.parent
 # The ground that every subpackage stands on.
 GROUND = frozenset({
     "arguments", "block", "cache_folder", "driver_results", "dtypes", "errors", "extending", "fork",
-    "layout", "memo", "native", "notebook", "public", "tensor_cores", "threads", "vectors", "warp",
+    "intrinsics", "kernel_names", "layout", "memo", "native", "notebook", "public", "tensor_cores",
+    "threads", "vectors", "warp",
 })  # fmt: skip
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync import native
 from numbasync.device import reactor, waits
 from numbasync.device.wait_estimate import RING_S, Lateness
 from numbasync.errors import DeviceLostError
@@ -149,9 +151,18 @@ def test_finalisers_of_the_backend_never_raise(
     assert raised == []
 
 
+@pytest.fixture
+def python_way() -> Iterator[None]:
+    native.switch(False)
+    yield
+    native.switch(True)
+
+
 async def test_a_good_ring_asks_the_driver_nothing(
-    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch,
+    python_way: None,
+) -> None:  # fmt: skip
+    """The core asks the driver where no patch sees it; tests/native counts its calls."""
     await rung_once(stream)
     query, asked = streams.CudaStream._query, []
 

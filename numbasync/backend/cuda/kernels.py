@@ -29,7 +29,7 @@ from numbasync.backend.executables import Language, Resources
 from numbasync.backend.protocols import Dim3, counters
 from numbasync.compilers import ONLY_MLIR
 from numbasync.errors import DTypeError, UnsupportedKernelError
-from numbasync.kernel_names import typeof, types
+from numbasync.kernel_names import typeof, types  # pyright: ignore[reportAttributeAccessIssue]
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled
@@ -81,11 +81,12 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
 
 
 def _by_numba_cuda(device: Gpu, dispatcher: Any, actual: tuple[Any, ...]) -> CompiledKernel:
-    from numbasync.backend import bfloat16_type, numba_cuda_arrays
+    from numbasync.backend import numba_cuda_arrays
+    from numbasync.backend.bfloat16_type import register
     from numbasync.backend.cuda import numba_cuda_compiler, unsigned_indices
 
     numba_cuda_arrays.load()
-    bfloat16_type.register()
+    register()
     converted = unsigned_indices.with_unsigned_indices(dispatcher)
     if converted is not None:
         with contextlib.suppress(Exception):  # the kernel as written gives the error, if it is one

@@ -154,6 +154,7 @@ class FastPath:
 
         uploads: list[tuple[Any, Any]] = []
         for number, name, kind, size, flat, host_arrays, is_upload in self._new:
+            value = handle = None
             if is_upload:
                 value = values[number]
                 if value.shape != kind.shape or not is_filled(value, submission):  # or resized
