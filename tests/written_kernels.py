@@ -179,6 +179,9 @@ _MATH = SimpleNamespace(
 )
 
 
+_LIBDEVICE = SimpleNamespace(fmul_rn=np.multiply, dmul_rn=np.multiply)
+
+
 @functools.lru_cache(512)
 def _code(source: str) -> Any:
     """What imports is given, and where threads meet, they yield."""
@@ -201,8 +204,7 @@ def run(plan: Prepared, values: Mapping[int, Any], aligned: bool = True) -> dict
         for text in plan.texts:
             machine = Machine(text.grid, text.block)
             names = {
-                "cuda": machine, "np": _NUMPY, "math": _MATH, "fmul_rn": np.multiply,
-                "dmul_rn": np.multiply, "load4": lambda memory, i: memory.array[memory.four(i)],
+                "cuda": machine, "np": _NUMPY, "math": _MATH, "libdevice": _LIBDEVICE, "load4": lambda memory, i: memory.array[memory.four(i)],
                 "store4": _store4, "is_aligned": lambda memory: memory.aligned,
             }  # fmt: skip
             exec(_code(text.source), names)
