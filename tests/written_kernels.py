@@ -204,7 +204,8 @@ def run(plan: Prepared, values: Mapping[int, Any], aligned: bool = True) -> dict
         for text in plan.texts:
             machine = Machine(text.grid, text.block)
             names = {
-                "cuda": machine, "np": _NUMPY, "math": _MATH, "libdevice": _LIBDEVICE, "load4": lambda memory, i: memory.array[memory.four(i)],
+                "cuda": machine, "np": _NUMPY, "math": _MATH, "libdevice": _LIBDEVICE,
+                "load4": lambda memory, i: memory.array[memory.four(i)],
                 "store4": _store4, "is_aligned": lambda memory: memory.aligned,
             }  # fmt: skip
             exec(_code(text.source), names)
