@@ -258,7 +258,7 @@ def test_nothing_vouches_for_a_fault(python: str, python_env: dict[str, str]) ->
 
 
 def test_the_asked_status_is_the_drivers(
-    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, python_way: None
 ) -> None:
     """Of a stream whose word has moved although the driver reports a fault."""
     future = na.spawn(na.ones(4).to_host(), stream)

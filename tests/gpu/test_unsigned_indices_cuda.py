@@ -9,7 +9,7 @@ import pytest
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync.backend.cuda import kernels
+from numbasync.backend.cuda import unsigned_indices
 from numbasync.errors import KernelCompileError
 from tests.common import host
 
@@ -67,7 +67,7 @@ def test_products_indices_are_not_tested_for_signs(
         return len(re.findall(r"shr\.s64\s.*, 63;", ptx))
 
     unsigned = sign_tests(na.launcher(cuda.jit(product.py_func)))
-    monkeypatch.setattr(kernels, "with_unsigned_indices", lambda _: None)
+    monkeypatch.setattr(unsigned_indices, "with_unsigned_indices", lambda _: None)
     assert unsigned < sign_tests(na.launcher(cuda.jit(product.py_func)))
 
 

@@ -220,8 +220,11 @@ class FastPath:
             for storage in used:
                 # Asked here: under this lock, a graph that another thread captures registers its
                 # persistent access.
-                if storage.fast_path_device is not backend or is_written_elsewhere(storage, stream):
-                    return None
+                if storage.fast_path_device is backend and not is_written_elsewhere(
+                    storage, stream
+                ):
+                    continue
+                return None
             submission.nbytes += nbytes
             submission.keep_alive += (*blocks, *created, *used)
             submission.launched += parts.names
