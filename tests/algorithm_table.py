@@ -15,7 +15,7 @@ from typing import Any
 from numbasync import algorithms
 
 ROOT = Path(__file__).parent.parent
-MEASURED = ROOT / "docs/performance/algorithms-h100.json"
+MEASURED = ROOT / "docs/performance/algorithms-h200.json"
 TABLE = re.compile(r"(?<=<!-- all algorithms -->\n).*?(?=<!-- these are all -->)", re.S)
 # Where a source is told, if not by the function itself.
 KERNELS = {"scans": "scan_kernels", "sorts": "sort_kernels", "topk": "top_kernels"}

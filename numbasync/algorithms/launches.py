@@ -231,8 +231,8 @@ class Launches:
         if x.shape == at.shape and spec is not None and x.dtype == dtype:
             return x
         start = x._layout.offset
-        if spec is not None and not start and x.source is None:
-            return Tensor.of(device, x.storage, spec)  # whose key is known
+        if spec is not None and not start and x.source is None and x.device is not None:
+            return Tensor.of(x.device, x.storage, spec)  # whose key is known
         return x._view(Layout(start + at.offset, at.shape, at.strides) if start else at, dtype)
 
 

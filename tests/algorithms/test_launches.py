@@ -35,3 +35,13 @@ def test_arguments_that_equal_known_ones_are_checked() -> None:
     assert algorithms.sum(x, axis=1).sync().shape == (2,)
     with pytest.raises(na.errors.ShapeError, match="axis=True"):
         algorithms.sum(x, axis=True)
+
+
+def test_another_devices_stream_is_refused(device: na.Device) -> None:
+    kind = na.devices(device.kind) if len(na.devices(device.kind)) > 1 else na.devices("cpu")
+    far = next(d for d in kind if d is not device)
+    x = na.ones((2, 3)).sync()
+    assert host(algorithms.sum(x, axis=1)).tolist() == [3, 3]
+    for _ in range(2):
+        with pytest.raises(na.errors.DeviceMismatchError, match=rf"float32 on {device.label}>"):
+            algorithms.sum(x, axis=1).sync_on(far.new_stream())
