@@ -19,6 +19,8 @@ def test_known_kernels_take_the_fast_path(
     x = na.from_host(np.arange(12.0).reshape(3, 4)).sync()
     assert host(algorithms.sum(x, axis=1)).tolist() == [6, 22, 38]
     assert host(algorithms.sum(x[1:], axis=1)).tolist() == [22, 38]
+    even = na.from_host(np.ones((3, 2))).sync()
+    assert host(algorithms.sum(even, axis=1)).tolist() == [2, 2, 2]
 
     def steps(self: Any, ctx: Any) -> Any:
         raise AssertionError(f"{self} took steps")
