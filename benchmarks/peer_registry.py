@@ -41,6 +41,7 @@ PEERS = (
     ("PyTorch", "torch_embeddings", ("embeddings",)),
     ("PyTorch", "torch_algorithms", ("algorithms",)),
     ("CuPy", "cupy_algorithms", ("algorithms",)),
+    ("CUB by hand", "cub_by_hand", ("block_collectives",)),
     ("Triton", "triton_peer", ("launch",)),
     ("numba-cuda-mlir", "mlir_peer", ("launch",)),
 )

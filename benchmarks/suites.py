@@ -12,6 +12,7 @@ from benchmarks import (
     alloc,
     awaiting,
     batches,
+    block_collectives,
     chains,
     copying,
     decode,
@@ -61,7 +62,7 @@ SUITES: dict[str, Sequence[Part]] = {
     ),
     "devices": (devices.tables,),
     "scaling": scaling.SUITE,
-    "algorithms": (algorithms.tables,),
+    "algorithms": (algorithms.tables, block_collectives.tables),
     "dask": (_dask,),
 }  # fmt: skip
 # Of "all": Dask and scaling start other processes; algorithms have a run of their own.

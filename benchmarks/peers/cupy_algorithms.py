@@ -32,10 +32,11 @@ def _case(cupy: Any, stream: Any, what: str, call: Any, size: int) -> Case:
         with stream:
             check_answer(what, size, cupy.asnumpy(call(x)))
 
-    return Case(f"CuPy: {what}", _timed(cupy, stream, lambda: call(x)), check)
+    return Case(f"CuPy: {what}", device_time(cupy, stream, lambda: call(x)), check)
 
 
-def _timed(cupy: Any, stream: Any, call: Any) -> Run:
+def device_time(cupy: Any, stream: Any, call: Any) -> Run:
+    """Calls on a stream, in seconds of the device."""
     start, stop = (cupy.cuda.Event() for _ in range(2))
 
     async def run(calls: int) -> float:

@@ -18,6 +18,7 @@ from benchmarks import (
     alloc,
     asyncio_forms,
     batches,
+    block_collectives,
     chains,
     copying,
     decode,
@@ -283,13 +284,16 @@ def test_algorithms_beside_others(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(algorithms, "LARGE", algorithms.FEW)
-    (one,) = bench(device, "algorithms", tmp_path / "algorithms.json")["tables"]
+    monkeypatch.setattr(block_collectives, "LARGE", block_collectives.FEW)
+    one, blocks = bench(device, "algorithms", tmp_path / "algorithms.json")["tables"]
     names = {t["name"] for t in one["timings"]}
     beside = ["NumPy"] if device.kind == "cpu" else []
     wanted = {f"{who}: {what}" for who in ("numbasync", *beside) for what in algorithms.REFERENCES}
     assert names >= wanted and one["base"] in names
-    for judged in one["targets"]:
-        follows_from_its_table(judged, one)
+    assert len(blocks["timings"]) >= len(block_collectives.WHAT)
+    for table in (one, blocks):
+        for judged in table["targets"]:
+            follows_from_its_table(judged, table)
 
 
 def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
