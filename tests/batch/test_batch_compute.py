@@ -224,6 +224,22 @@ def test_a_tensor_in_use_elsewhere_is_waited_for(device: na.Device) -> None:
     one.synchronize()
 
 
+@pytest.mark.parametrize("nbytes", [1200 * 4, 120_000 * 4])
+def test_bytes_in_flight(device: na.Device, stream: na.Stream, nbytes: int) -> None:
+    def compute() -> na.DeviceOp[Any]:
+        b = na.CommandBatch(device)
+        return b.compute_op(b.upload(np.ones(nbytes // 4, F32)) * 2)
+
+    counts = []
+    for _ in range(3):  # step by step, then at once
+        with gate(stream):
+            compute().async_on(stream)
+            counts.append(stream.nbytes)
+        stream.synchronize()
+    on_device = 0 if nbytes <= SMALL else 2 * nbytes  # besides blocks of the host
+    assert counts[1] == counts[2] == 2 * nbytes + on_device
+
+
 @pytest.mark.parametrize("name", ["two axes", "a part", "columns", "an array"])
 def test_tensors_of_any_layout(device: na.Device, stream: na.Stream, name: str) -> None:
     a = X.reshape(30, 40)

@@ -122,6 +122,11 @@ class FastPath:
         staged = [new.kind for new in uploads]
         staged += [new.kind for _, new in self._reads if new is not None]
         self._is_possible = not any(map(is_large, staged))
+        # What a run takes of the device and of page-locked memory: blocks of what is copied, too.
+        copied = [new for new in uploads if new.number not in self._on_host]
+        copied += [new for n, new in self._reads if new is not None and n not in self._on_host]
+        self._nbytes = sum(new.kind.nbytes for new in (*uploads, *parts.outputs, *copied))
+        self._nbytes += sum(scratch.nbytes for scratch in parts.scratch)
 
     def _memory(self, new: New, is_upload: bool) -> tuple[Any, ...]:
         """What a run asks of a new tensor, with what makes arrays of its block, if it is in host
@@ -150,8 +155,6 @@ class FastPath:
         used = self._use(batch.tensors, at) if self._borrowed else ()
         if used is None:
             return None
-        nbytes = 0
-
         uploads: list[tuple[Any, Any]] = []
         for number, name, kind, size, flat, host_arrays, is_upload in self._new:
             value = handle = None
@@ -166,14 +169,12 @@ class FastPath:
                 created.append(storage)
                 handle = at[name] = backend.array(storage.memory, *flat)
                 memory += storage, handle
-                nbytes += size
                 if not is_upload:
                     continue
             block = backend.host_block(size)
             if block is None:
                 return None
             blocks.append(block)
-            nbytes += size
             if host_arrays is not None:
                 handle, array = host_arrays(block)
                 at[name], in_blocks[number] = handle, array
@@ -188,7 +189,6 @@ class FastPath:
             if storage is None:
                 return None
             created.append(storage)
-            nbytes += size
             for name, flat in arrays.items():
                 at[name] = backend.array(storage.memory, *flat)
         for number, name, passed_as in parts.constants:
@@ -211,7 +211,6 @@ class FastPath:
             if block is None:
                 return None
             blocks.append(block)
-            nbytes += kind.nbytes
             downloads.append((block, at[read.name]))
             results.append(np.ndarray(kind.shape, kind.dtype, block))
 
@@ -225,7 +224,7 @@ class FastPath:
                 ):
                     continue
                 return None
-            submission.nbytes += nbytes
+            submission.nbytes += self._nbytes
             submission.keep_alive += (*blocks, *created, *used)
             submission.launched += parts.names
             for storage in created:
