@@ -1,5 +1,5 @@
-"""The subpackages in numbers: files, lines, code, comments, docstrings, tests, and names of others
-that each uses and that are not public.
+"""The subpackages in numbers: files, lines, code, comments, docstrings, tests, the modules of others
+that import each, and the names of others that it uses and that are not public.
 
 `python -m tests.rooms` prints them; `python -m tests.rooms REVISION` also the differences to a
 revision of git, as CI does for a change.
@@ -41,6 +41,7 @@ class Room:
     comments: int = 0
     docstrings: int = 0
     tests: int = 0
+    importers: int = 0
     private: int = 0
 
 
@@ -100,10 +101,17 @@ def is_private(room: str, module: str, name: str, known: set[tuple[str, str]]) -
     return module != f"numbasync.{top}" or top not in dir(na)
 
 
+def room_of(module: str, name: str) -> str:
+    """The subpackage that a name is imported from."""
+    top = (*module.split(".")[1:], name)[0]
+    return top if (PACKAGE / top).is_dir() else "root"
+
+
 def count(sources: dict[str, str]) -> dict[str, Room]:
     """The numbers of each subpackage, from sources by their paths below the root of the project."""
     rooms: dict[str, Room] = {}
     private: dict[str, set[tuple[str, str]]] = {}
+    importers: dict[str, set[str]] = {}
     known = public()
     for path, text in sources.items():
         top, *rest = path.split("/")
@@ -122,9 +130,15 @@ def count(sources: dict[str, str]) -> dict[str, Room]:
         room.docstrings += docstrings
         room.code += lines - docstrings - blank
         used = private.setdefault(name, set())
-        used |= {found for found in imports(tree) if is_private(name, *found, known)}
+        for module, imported in imports(tree):
+            if is_private(name, module, imported, known):
+                used.add((module, imported))
+            of = room_of(module, imported)
+            if of != name:
+                importers.setdefault(of, set()).add(path)
     for name, used in private.items():
         rooms[name].private = len(used)
+        rooms[name].importers = len(importers.get(name, ()))
     return dict(sorted(rooms.items()))
 
 
