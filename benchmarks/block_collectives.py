@@ -6,6 +6,7 @@ tiles: as many threads, and as many elements for each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -24,8 +25,12 @@ from numbasync.device.device import Device
 LARGE, FEW = 2**27, 2**13  # elements, of 4 bytes, on a GPU, and on the CPU device
 THREADS, EACH = 256, 8  # of a block, and the elements of a thread
 TILE = THREADS * EACH
-WHAT = ("sum", "scan", "sort")
 CALLS = 3
+REFERENCES: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda tiles: tiles.sum(1),
+    "scan": lambda tiles: tiles.cumsum(1),
+    "sort": lambda tiles: np.sort(tiles, 1),
+}
 METHOD = (
     "Tiles of {tile:,} elements, {threads} threads for each: {size:,} float32 summed and scanned, "
     "int32 sorted. Device time between two events of a call that follows another one on the "
@@ -89,11 +94,7 @@ def check_answer(what: str, size: int, answer: Any) -> None:
         AssertionError: they differ.
     """
     tiles = numbers(what, size).reshape(-1, TILE)
-    expected = {
-        "sum": lambda: tiles.sum(1),
-        "scan": lambda: tiles.cumsum(1),
-        "sort": lambda: np.sort(tiles, 1),
-    }[what]()
+    expected = REFERENCES[what](tiles)
     np.testing.assert_array_equal(np.asarray(answer).reshape(expected.shape), expected)
 
 
@@ -106,7 +107,7 @@ def _own(device: Device, size: int) -> list[Case]:
     stream = device.new_stream()
     kernels = {"sum": sum_tiles, "scan": scan_tiles, "sort": sort_tiles}
     cases = []
-    for what in WHAT:
+    for what in REFERENCES:
         x = na.from_host(numbers(what, size)).sync_on(stream)
         z = na.zeros(outputs(what, size), x.dtype).sync_on(stream)
         kernel = kernels[what][size // TILE, THREADS]
@@ -125,7 +126,7 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
     size = LARGE if has_own_processor(device) else FEW
     targets = [
         Target(f"{what} / CUB", f"numbasync: block {what}", f"CUB: block {what}", 1 / 0.97, 0.9)
-        for what in WHAT
+        for what in REFERENCES
     ]
     own = _own(device, size)
     return [

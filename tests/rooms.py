@@ -1,5 +1,5 @@
-"""The subpackages in numbers: files, lines, code, comments, docstrings, tests, the modules of others
-that import each, and the names of others that it uses and that are not public.
+"""The subpackages in numbers: files, lines, code, comments, docstrings, tests, modules of others
+that import them, and names of others that they use and that are not public.
 
 `python -m tests.rooms` prints them; `python -m tests.rooms REVISION` also the differences to a
 revision of git, as CI does for a change.

@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.block_collectives import (
     EACH,
+    REFERENCES,
     THREADS,
     TILE,
-    WHAT,
     check_answer,
     numbers,
     outputs,
@@ -73,7 +73,7 @@ def of_block_collectives(ordinal: int, size: int) -> list[Case]:
     module = cupy.RawModule(
         code=SOURCE % {"threads": THREADS, "each": EACH}, backend="nvcc", options=("-std=c++17",)
     )
-    return [_case(cupy, stream, module.get_function(what), what, size) for what in WHAT]
+    return [_case(cupy, stream, module.get_function(what), what, size) for what in REFERENCES]
 
 
 def _case(cupy: Any, stream: Any, kernel: Any, what: str, size: int) -> Case:

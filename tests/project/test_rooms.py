@@ -60,7 +60,7 @@ def test_a_source_is_counted() -> None:
         "numbasync/x.py": "from numbasync.batch import x\n",
     }  # fmt: skip
     found = rooms.count(sources)
-    assert found["root"] == rooms.Room(1, 1, 1)
+    assert found["root"] == rooms.Room(1, 1, 1, private=1)
     room = found.pop("batch")
     assert room == rooms.Room(1, 11, 3, 2, 4, tests=2, importers=1, private=1)
     grown = {"batch": rooms.Room(2, 15, 3, 2, 4, 2, 1, 0)}
