@@ -29,7 +29,16 @@ from typing import Any
 
 from numbasync import vectors
 from numbasync.intrinsics import intrinsic
-from numbasync.kernel_names import TypingError, cuda, extending, int32, int64, types, uint16
+from numbasync.kernel_names import (
+    TypingError,
+    cuda,
+    extending,
+    int32,
+    types,
+    uint16,
+    uint32,
+    uint64,
+)
 from numbasync.warp import (
     WARP,
     _is_number,
@@ -50,6 +59,7 @@ from numbasync.warp import (
 __all__ = ["load", "reduce", "scan", "sort", "store", "sum"]
 
 MOST_THREADS = 1024
+WARP_BITS = 5  # a warp has 2 ** 5 threads
 STATIC_BYTES = 48 * 1024  # of shared memory that a kernel declares, on every GPU
 PLACE_BYTES = 2  # a block has fewer keys than a uint16 has values: they fit into shared memory
 SHARED = 3  # the address space of shared memory, in LLVM's code for GPUs
@@ -254,7 +264,7 @@ def _held(kind: Any, position: int = 0) -> Any:
     """
     if isinstance(kind, _types.BaseTuple):
         return _held_tuple(list(kind), position)
-    index, flag = caster(_types.int32), caster(_types.boolean)
+    index, flag = caster(_types.uint32), caster(_types.boolean)
 
     @_cuda.jit(device=True)
     def hold_in_place(warp: Any, value: Any, is_put: Any) -> Any:
@@ -293,7 +303,7 @@ def _held_tuple(kinds: list[Any], position: int) -> Any:
 @cache
 def _fold(kind: Any) -> Any:
     """The device function ``(value, op)`` of `reduce`, behind a barrier: warps fold their values,
-    and then each thread folds those of the warps.
+    and then the first thread folds those of the warps.
     """
     cast, fold_warp, pick = caster(kind), fold(kind), moves(kind).pick
     hold = _held(kind)
@@ -304,13 +314,18 @@ def _fold(kind: Any) -> Any:
         count = threads()
         if count <= WARP:
             return pick(total, 0)
+        own = rank()
         if cuda.laneid == 0:
-            hold(rank() // WARP, total, True)
+            hold(own >> WARP_BITS, total, True)
         cuda.syncthreads()
-        total = hold(0, total, False)
-        for warp in range(1, (count + WARP - 1) // WARP):
-            total = cast(op(total, hold(warp, total, False)))
-        return total
+        if own == 0:  # the others would only take turns with it
+            warp = int32(1)
+            while warp << WARP_BITS < count:
+                total = cast(op(total, hold(warp, total, False)))
+                warp += int32(1)
+            hold(0, total, True)
+        cuda.syncthreads()
+        return hold(0, total, False)
 
     return fold_block
 
@@ -332,14 +347,16 @@ def _scan_of(kind: Any, is_exclusive: bool, has_start: bool) -> Any:
         front = cast(start) if begins else total  # what is before the warp
         has_front = begins
         if threads() > WARP:
-            warp = rank() // WARP
+            warp = rank() >> WARP_BITS
             if lane == WARP - 1:  # of the last warp nobody asks
                 hold(warp, total, True)
             cuda.syncthreads()
             if warp > 0:
                 before = hold(0, total, False)
-                for k in range(1, warp):
+                k = int32(1)
+                while k < warp:
                     before = cast(op(before, hold(k, total, False)))
+                    k += int32(1)
                 front = cast(op(front, before)) if begins else before
                 has_front = True
         if is_exclusive and lane == 0:
@@ -378,6 +395,12 @@ def _check_axis(name: str, array: Any) -> None:
         raise TypingError(f"na.{name} of {array}; write one axis of numbers, such as x[row].")
 
 
+@_cuda.jit(device=True)
+def own_place(first: Any, each: Any) -> Any:
+    """The index of the thread's first element. Unsigned, so that none counts from the end."""
+    return uint64(first) + uint64(int32(rank() * each))
+
+
 def _at_once(array: Any, count: int) -> int:
     """How many of `count` neighbours one instruction moves; 1: no vectors."""
     if array.layout != "C":
@@ -393,7 +416,7 @@ def _loader(kind: Any, count: int) -> Any:
 
     @_cuda.jit(device=True)
     def load_one(x: Any, at: Any, step: Any, default: Any) -> Any:
-        return (x[at] if at < x.shape[0] else cast(default),)
+        return (x[at] if at < uint64(x.shape[0]) else cast(default),)
 
     if count == 1:
         return load_one
@@ -401,7 +424,7 @@ def _loader(kind: Any, count: int) -> Any:
 
     @_cuda.jit(device=True)
     def load_several(x: Any, at: Any, step: Any, default: Any) -> Any:
-        return load_one(x, at, step, default) + others(x, at + step, step, default)
+        return load_one(x, at, step, default) + others(x, at + uint64(step), step, default)
 
     return load_several
 
@@ -420,7 +443,7 @@ def _vector_loader(count: int, wide: int) -> Any:
 
     @_cuda.jit(device=True)
     def load_several(x: Any, at: Any) -> Any:
-        return load_one(x, at) + others(x, at + wide)
+        return load_one(x, at) + others(x, at + uint64(wide))
 
     return load_several
 
@@ -432,7 +455,7 @@ def _storer(count: int) -> Any:
 
         @_cuda.jit(device=True)
         def store_one(z: Any, at: Any, step: Any, values: Any) -> None:
-            if at < z.shape[0]:
+            if at < uint64(z.shape[0]):
                 z[at] = values[0]
 
         return store_one
@@ -440,9 +463,9 @@ def _storer(count: int) -> Any:
 
     @_cuda.jit(device=True)
     def store_several(z: Any, at: Any, step: Any, values: Any) -> None:
-        if at < z.shape[0]:
+        if at < uint64(z.shape[0]):
             z[at] = values[0]
-        others(z, at + step, step, values[1:])
+        others(z, at + uint64(step), step, values[1:])
 
     return store_several
 
@@ -462,7 +485,7 @@ def _vector_storer(count: int, wide: int) -> Any:
     @_cuda.jit(device=True)
     def store_several(z: Any, at: Any, values: Any) -> None:
         vectors.store(z, at, values[:wide])
-        others(z, at + wide, values[wide:])
+        others(z, at + uint64(wide), values[wide:])
 
     return store_several
 
@@ -476,21 +499,21 @@ def _load(x, first, count, default=0, striped=False):  # type: ignore[no-untyped
     if is_striped:
 
         def load_striped(x, first, count, default=0, striped=False):  # type: ignore[no-untyped-def]
-            return each(x, int64(first) + rank(), threads(), default)
+            return each(x, own_place(first, 1), threads(), default)
 
         return load_striped
     wide = _at_once(x, many)
     if wide == 1:
 
         def load_blocked(x, first, count, default=0, striped=False):  # type: ignore[no-untyped-def]
-            return each(x, int64(first) + rank() * many, 1, default)
+            return each(x, own_place(first, many), 1, default)
 
         return load_blocked
     vector = _vector_loader(many, wide)
 
     def load_vectors(x, first, count, default=0, striped=False):  # type: ignore[no-untyped-def]
-        at = int64(first) + rank() * many
-        if at + many <= x.shape[0] and vectors.is_aligned(x, at, wide):
+        at = own_place(first, many)
+        if at + uint64(many) <= uint64(x.shape[0]) and vectors.is_aligned(x, at, wide):
             return vector(x, at)
         return each(x, at, 1, default)
 
@@ -508,21 +531,21 @@ def _store(z, first, values, striped=False):  # type: ignore[no-untyped-def]
     if is_striped:
 
         def store_striped(z, first, values, striped=False):  # type: ignore[no-untyped-def]
-            each(z, int64(first) + rank(), threads(), values)
+            each(z, own_place(first, 1), threads(), values)
 
         return store_striped
     wide = _at_once(z, many)
     if wide == 1:
 
         def store_blocked(z, first, values, striped=False):  # type: ignore[no-untyped-def]
-            each(z, int64(first) + rank() * many, 1, values)
+            each(z, own_place(first, many), 1, values)
 
         return store_blocked
     vector = _vector_storer(many, wide)
 
     def store_vectors(z, first, values, striped=False):  # type: ignore[no-untyped-def]
-        at = int64(first) + rank() * many
-        if at + many <= z.shape[0] and vectors.is_aligned(z, at, wide):
+        at = own_place(first, many)
+        if at + uint64(many) <= uint64(z.shape[0]) and vectors.is_aligned(z, at, wide):
             vector(z, at, values)
         else:
             each(z, at, 1, values)
@@ -563,22 +586,35 @@ def _tuple_of(count: int) -> Any:
 
 
 @cache
-def _sorter(kind: Any, count: int, most: int, descending: bool, has_values: bool) -> Any:
+def _sorter(
+    kind: Any, count: int, most: int, descending: bool, has_values: bool, is_spread: bool
+) -> Any:
     """The device function ``(keys, places)``, behind a barrier: the sorted keys of a tuple. If
     something moves with them, `places` is given the place, among all of the block, that each of
     them came from.
+
+    Args:
+        is_spread: leave a place free behind every 32 keys in shared memory. The keys of a thread
+            are neighbours there, so that else of 32 threads several access one bank.
     """
     precedes = _is_more if descending else _is_less
     size = most * count
     places_held = size if has_values else 1
     as_tuple = _tuple_of(count)
+    held = size + size // WARP if is_spread else size
+    bits = WARP_BITS if is_spread else 31  # a block has fewer than 2 ** 31 keys
+
+    @_cuda.jit(device=True)
+    def slot(i: Any) -> Any:  # unsigned: no index counts from the end
+        return uint32(i + (i >> bits))
 
     @_cuda.jit(device=True)
     def sort_block(keys: Any, places: Any) -> Any:
-        room, from_ = cuda.shared.array(size, kind), cuda.shared.array(places_held, uint16)
+        room, from_ = cuda.shared.array(held, kind), cuda.shared.array(places_held, uint16)
         _of_this_function()
         own = cuda.local.array(count, kind)
-        first, total = int32(rank() * count), int32(threads() * count)
+        thread, total = rank(), int32(threads() * count)
+        first = int32(thread * count)
         for k in range(count):
             own[k] = keys[k]
             if has_values:
@@ -589,35 +625,40 @@ def _sorter(kind: Any, count: int, most: int, descending: bool, has_values: bool
                     own[k], own[k + 1] = own[k + 1], own[k]
                     if has_values:
                         places[k], places[k + 1] = places[k + 1], places[k]
-        width = int32(count)
-        while width < total:
+        pair = int32(2)  # the threads that have the keys of two runs
+        while pair >> 1 < threads():
             for k in range(count):
-                room[first + k] = own[k]
+                room[slot(int32(first + k))] = own[k]
                 if has_values:
-                    from_[first + k] = places[k]
+                    from_[uint32(first + k)] = places[k]
             cuda.syncthreads()
             # Of the two runs, how many keys of the first one come before this thread's.
-            begin = first // (2 * width) * (2 * width)
-            middle, end = min(begin + width, total), min(begin + 2 * width, total)
-            ahead = first - begin
-            low, high = max(int32(0), ahead - (end - middle)), min(ahead, middle - begin)
+            begin = int32((thread & -pair) * count)
+            middle = min(int32(begin + (pair >> 1) * count), total)
+            end = min(int32(begin + pair * count), total)
+            ahead = int32(first - begin)
+            low = max(int32(0), int32(ahead - (end - middle)))
+            high = min(ahead, int32(middle - begin))
             while low < high:
-                at = (low + high) // 2
-                if precedes(room[middle + ahead - 1 - at], room[begin + at]):
+                at = int32((low + high) >> 1)
+                behind = int32(middle + ahead - 1 - at)
+                if precedes(room[slot(behind)], room[slot(int32(begin + at))]):
                     high = at
                 else:
-                    low = at + 1
-            a, b = begin + low, middle + ahead - low
+                    low = int32(at + 1)
+            a, b = int32(begin + low), int32(middle + ahead - low)
+            # The next key of either run is at hand: one is read for each that is taken.
+            key_a, key_b = room[slot(a)], room[slot(min(b, int32(total - 1)))]
             for k in range(count):
-                is_a = b >= end or (a < middle and not precedes(room[b], room[a]))
-                taken = a if is_a else b
-                own[k] = room[taken]
+                is_a = b >= end or (a < middle and not precedes(key_b, key_a))
+                own[k] = key_a if is_a else key_b
                 if has_values:
-                    places[k] = from_[taken]
-                a += 1 if is_a else 0
-                b += 0 if is_a else 1
+                    places[k] = from_[uint32(a if is_a else b)]
+                a, b = int32(a + is_a), int32(b + (not is_a))
+                after = room[slot(min(a if is_a else b, int32(total - 1)))]
+                key_a, key_b = after if is_a else key_a, key_b if is_a else after
             cuda.syncthreads()
-            width *= 2
+            pair = int32(2 * pair)
         return as_tuple(own, 0)
 
     return sort_block
@@ -698,13 +739,14 @@ def _sort_together(keys, values, descending, threads):  # type: ignore[no-untype
         if values_count != count:
             raise TypingError(f"na.block.sort of keys {keys} and values {values}; write as many.")
         room += most * many * (PLACE_BYTES + vectors.item_bytes(value_kind))
+    is_spread = room + most * many // WARP * vectors.item_bytes(kind) <= STATIC_BYTES
     if most > MOST_THREADS or room > STATIC_BYTES:
         raise TypingError(
             f"na.block.sort of {many} keys in each of {most} threads takes {room:,} bytes of "
             f"shared memory, of {STATIC_BYTES:,}; write threads= as many as a block has, at most "
             f"{MOST_THREADS:,}, or fewer keys a thread."
         )
-    sorter = _sorter(kind, many, most, is_descending, has_values)
+    sorter = _sorter(kind, many, most, is_descending, has_values, is_spread)
     carrier = _carrier(value_kind, many, most)
 
     def sort_tuples(keys, values, descending, threads):  # type: ignore[no-untyped-def]

@@ -230,7 +230,8 @@ def _store(array, index, values):  # type: ignore[no-untyped-def]
 def _is_aligned(array, index, count):  # type: ignore[no-untyped-def]
     _checked(array, index, count)
     nbytes = count.literal_value * item_bytes(array.dtype)
-    return lambda array, index, count: vector_address(array, index) % nbytes == 0
+    last = nbytes - 1  # of a power of two
+    return lambda array, index, count: vector_address(array, index) & last == 0
 
 
 def _pointer(context: Any, builder: Any, array: Any, value: Any, index: Any, number: Any) -> Any:

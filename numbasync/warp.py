@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from numbasync.errors import CallerError
 from numbasync.intrinsics import intrinsic
-from numbasync.kernel_names import TypingError, cuda, extending, types
+from numbasync.kernel_names import TypingError, cuda, extending, int32, types
 
 __all__ = ["reduce", "scan", "sum"]
 
@@ -262,20 +262,20 @@ def moves(kind: Any) -> Moves:
 @_cuda.jit(device=True)
 def threads() -> Any:
     """How many threads the block has."""
-    return cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
+    return int32(int32(cuda.blockDim.x * cuda.blockDim.y) * cuda.blockDim.z)
 
 
 @_cuda.jit(device=True)
 def rank() -> Any:
     """The place of the thread in its block, x fastest."""
-    row = cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z
-    return cuda.threadIdx.x + cuda.blockDim.x * row
+    row = int32(cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)
+    return int32(cuda.threadIdx.x + cuda.blockDim.x * row)
 
 
 @_cuda.jit(device=True)
 def lanes() -> Any:
     """How many threads the warp has."""
-    return min(threads() - rank() // WARP * WARP, WARP)
+    return min(int32(threads() - (rank() & -WARP)), int32(WARP))
 
 
 # --- functions of a warp ---
@@ -291,11 +291,11 @@ def fold(kind: Any) -> Any:
     @_cuda.jit(device=True)
     def fold_warp(value: Any, op: Any) -> Any:
         total = cast(value)
-        lane, count = cuda.laneid, lanes()
+        behind = int32(lanes() - cuda.laneid)
         step = 1
         while step < WARP:
             there = down(total, step)
-            if lane + step < count:
+            if step < behind:
                 total = cast(op(total, there))
             step *= 2
         return total
