@@ -45,8 +45,9 @@ class Array:
         return self.at.shape
 
     def reinterpret(self, dtype: np.dtype[Any]) -> Array:
-        """The same bytes as elements of another type of the same size."""
-        return Array(self.place, self.at, dtype)
+        """The same bytes as elements of another type."""
+        at = layout.reinterpret(self.at, self.dtype.itemsize, dtype.itemsize)
+        return Array(self.place, at, dtype)
 
     def part(self, start: int, shape: Shape) -> Array:
         """Elements from `start` on, of an array of one axis, in a shape."""

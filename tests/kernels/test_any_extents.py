@@ -51,13 +51,9 @@ def test_pictures(device: na.Device) -> None:
 @pytest.mark.full
 def test_matrices(device: na.Device) -> None:
     @settings(max_examples=25)
-    @given(EXTENTS, EXTENTS, EXTENTS, DTYPES, st.integers(1, 9), st.integers(0, 99))
-    def check_one(k: int, m: int, n: int, dtype: str, blocks: int, seed: int) -> None:
-        x = numbers((k, m, n), dtype, seed)
-        swapped = na.zeros((k, n, m), dtype).sync()
-        matrix.swap_axes[blocks, (32, 8)](swapped, x).sync()
-        np.testing.assert_array_equal(host(swapped), matrix.swap_axes_reference(x))
-        a, v = x[0].astype(np.float32), x[0, 0].astype(np.float32)
+    @given(EXTENTS, EXTENTS, st.integers(1, 9), st.integers(0, 99))
+    def check_one(m: int, n: int, blocks: int, seed: int) -> None:
+        a, v = numbers((m, n), "float32", seed), numbers((n,), "float32", seed)
         out = na.zeros(m).sync()
         matrix.matvec[min(m, blocks), 256](out, a, v).sync()
         np.testing.assert_array_equal(host(out), matrix.matvec_reference(a, v))  # whole numbers

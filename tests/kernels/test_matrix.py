@@ -2,30 +2,81 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import numbasync as na
-from numbasync.errors import LaunchError
+from numbasync.algorithms.operation import Algorithm
+from numbasync.errors import ShapeError
 from numbasync_kernels import matrix
+from numbasync_kernels.matrix.transpose import _plan, tiles_kernel
 from tests.common import full, host
 
 U = 2.0**-24
 RNG = np.random.default_rng(46)
 
 
+# Shape and axes: by tiles, whole and not; by short runs; by long ones, of two lengths; without.
+SWAPS = [
+    ((70, 33), (0, 1)), ((2, 64, 3, 96), (1, -1)), ((20, 5, 18, 3), (2, 0)), ((3, 40, 31), (1, 0)),
+    ((4, 3, 5, 32), (-3, -2)), ((7, 1), (0, 1)), ((2, 0, 3), (0, 2)), ((5, 6), (1, 1)),
+]  # fmt: skip
+
+
+def bits(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(RNG.bytes(size), dtype).reshape(shape)
+
+
+def swapped(x: Any, axis1: int, axis2: int, *ways: bool) -> Any:
+    """The bits of a transpose; by which kernels: `is_aligned`, `is_serial`."""
+    op = matrix.transpose(x, axis1, axis2)
+    if ways:
+        op.suppress_warning()
+        op = Algorithm("transpose", x, partial(_plan, axis1, axis2, *ways))
+    return host(op.sync())
+
+
 @pytest.mark.parametrize("dtype", ["float32", *map(full, ("uint8", "float16", "complex128"))])
-def test_swap_axes(device: na.Device, dtype: str) -> None:
-    for shape in ((1, 1, 1), (1, 33, 70), (3, 40, 31)):
-        x = RNG.integers(0, 99, shape).astype(dtype)
-        for blocks in (1, 5):
-            out = na.zeros((shape[0], shape[2], shape[1]), dtype).sync()
-            matrix.swap_axes[blocks, (32, 8)](out, x).sync()
-            np.testing.assert_array_equal(host(out), matrix.swap_axes_reference(x))
-    with pytest.raises(LaunchError, match=r"x.shape\[2\], x.shape\[1\]"):
-        matrix.swap_axes[1, (32, 8)](out, x[:2]).sync()
+def test_transpose(device: na.Device, dtype: str) -> None:
+    for shape, axes in SWAPS:
+        x = bits(shape, dtype)
+        want = np.ascontiguousarray(matrix.transpose_reference(x, *axes))
+        got = swapped(na.from_host(x).sync(), *axes)
+        assert (got.shape, got.tobytes()) == (want.shape, want.tobytes()), (shape, axes)
+    x = bits((40, 30), dtype)
+    part = na.from_host(x).sync()[3:, ::2]
+    assert swapped(part, 0, 1).tobytes() == x[3:, ::2].T.tobytes()
+    assert swapped(x, 0, 1).tobytes() == swapped(na.from_host(x), 0, 1).tobytes()
+    with pytest.raises(ShapeError, match="axis 2, of 2 axes"):
+        matrix.transpose(x, 0, 2)
+
+
+@pytest.mark.full
+def test_transpose_of_any_rank(device: na.Device) -> None:
+    extents = st.lists(st.sampled_from([1, 3, 16, 33]), min_size=1, max_size=4)
+
+    @settings(max_examples=40)
+    @given(extents, st.integers(0, 3), st.integers(0, 3))
+    def check_one(shape: list[int], a: int, b: int) -> None:
+        x = bits(tuple(shape), "float32")
+        axes = a % len(shape), b % len(shape)
+        got = swapped(na.from_host(x).sync(), *axes)
+        assert got.tobytes() == x.swapaxes(*axes).tobytes()
+
+    check_one()
+
+
+def test_tiles_in_shared_memory(device: na.Device) -> None:
+    for shape, axes in (*SWAPS[:3], ((4, 8), (0, 1)), ((300, 2), (0, 1))):
+        x = bits(shape, "float32")
+        got = swapped(na.from_host(x).sync(), *axes, True, False)
+        assert got.tobytes() == x.swapaxes(*axes).tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", full("float16")])
@@ -66,8 +117,9 @@ def test_sparse_products(device: na.Device, index: str) -> None:
 
 @pytest.mark.full
 def test_no_races_in_tiles(device: na.Device) -> None:
-    x = RNG.standard_normal((1, 33, 40)).astype(np.float32)
-    out = np.zeros((1, 40, 33), np.float32)
+    x = RNG.integers(0, 2**32, 20 * 18, np.uint32)
+    kernel = tiles_kernel(x.dtype, 16, 16, 1)
     na.testing.check_kernel(
-        matrix.swap_axes, (out, x), lambda *_: matrix.swap_axes_reference(x), grid=2, block=(32, 8)
-    )
+        kernel, (np.zeros_like(x), x, 20, 1, 18), lambda *_: x.reshape(20, 18).T.ravel(),
+        grid=4, block=256,
+    )  # fmt: skip

@@ -1,71 +1,265 @@
-"""Two axes swapped, through a tile in shared memory."""
+"""Two axes of a tensor changed for each other, at the speed of a copy.
+
+Of a tensor of any rank five extents matter: those before, between and behind the two axes, as one
+each, and the two themselves. What is behind both stays together: it is a run of `each` units, as
+wide as runs and addresses permit. Runs of at least `SECTOR` bytes are copied as they are. Shorter
+ones go through tiles in shared memory, so that neighbouring threads read and write neighbours; on
+devices whose threads run one after the other, through tiles of the cache.
+"""
 
 from __future__ import annotations
 
+import math
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 import numbasync as na
-from numbasync.kernel_names import cuda, int64
+from numbasync.algorithms.launches import Launches
+from numbasync.algorithms.operation import Algorithm, axes_of, contiguous
+from numbasync.kernel_names import cuda, from_dtype, int64, uint32, uint64
 
-TILE = 32
-ROWS = 8  # of threads, each of which has four rows of the tile
-WIDE = TILE + 1  # by a column more, the elements of a column are in different banks
-EACH = TILE // ROWS
+SECTOR = 32  # bytes, which a GPU reads and writes together
+WIDEST = 8  # bytes of a unit
+THREADS = 256
+MOVES = 4  # rows under way in a thread
+UNITS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}  # fmt: skip
 
 
-@na.launcher(
-    threads=(TILE, ROWS),
-    preconditions=[
-        "out.ndim == 3 and x.ndim == 3 and out.dtype == x.dtype",
-        "out.shape == (x.shape[0], x.shape[2], x.shape[1])",
-    ],
-)
-@cuda.jit
-def swap_axes(out: na.KernelOutput, x: na.KernelInput) -> None:
-    """``out[i, k, j] = x[i, j, k]``: the last two of three axes swapped.
+def transpose(x: Any, axis1: int = -2, axis2: int = -1) -> na.DeviceOp[na.Tensor]:
+    """Two axes changed for each other, in a new contiguous tensor; `x.mT` is a view without a copy.
 
     Args:
-        out: shape ``(p, n, m)``, of any dtype. Any grid will do: ``swap_axes[blocks, (32, 8)]``.
-        x: shape ``(p, m, n)``, dtype of `out`.
+        x: a tensor or a NumPy array of any rank and dtype, or an operation that gives one.
+        axis1, axis2: the axes; default: the last two.
 
-    A matrix is one of ``p = 1``; other axes of a contiguous tensor are made three by `reshape`.
-    Tiles of 32 by 32 are read by rows and written by rows, so that neighbouring threads access
-    neighbouring elements both times. Reads and writes each element once. Exact.
+    Reads and writes each element once; what is not contiguous is copied first. Exact.
+
+    Raises:
+        ShapeError: there is no such axis.
 
     Examples:
         >>> from numbasync_kernels import matrix
-        >>> x = np.arange(6, dtype=np.int16).reshape(1, 2, 3)
-        >>> out = await na.zeros((1, 3, 2), np.int16)
-        >>> _ = await matrix.swap_axes[1, (32, 8)](out, x)
-        >>> (await out.to_host()).tolist()
-        [[[0, 3], [1, 4], [2, 5]]]
+        >>> x = np.arange(6, dtype=np.int16).reshape(2, 3)
+        >>> (await matrix.transpose(x).to_host()).tolist()
+        [[0, 3], [1, 4], [2, 5]]
+        >>> (await matrix.transpose(np.zeros((2, 3, 5, 7)), 0, 2)).shape
+        (5, 3, 2, 7)
     """
-    tile = cuda.shared.array((TILE, WIDE), x.dtype)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    down = (x.shape[1] + TILE - 1) // TILE
-    across = (x.shape[2] + TILE - 1) // TILE
-    blocks = int64(cuda.gridDim.x) * cuda.gridDim.y * cuda.gridDim.z
-    along_y = cuda.blockIdx.y + int64(cuda.gridDim.y) * cuda.blockIdx.z
-    number = cuda.blockIdx.x + cuda.gridDim.x * along_y
-    while number < x.shape[0] * down * across:
-        layer = number // (down * across)
-        top = number // across % down * TILE
-        left = number % across * TILE
-        for k in range(EACH):
-            row, column = top + ty + k * ROWS, left + tx
-            if row < x.shape[1] and column < x.shape[2]:
-                tile[ty + k * ROWS, tx] = x[layer, row, column]
-        cuda.syncthreads()
-        for k in range(EACH):
-            row, column = left + ty + k * ROWS, top + tx
-            if row < out.shape[1] and column < out.shape[2]:
-                out[layer, row, column] = tile[tx, ty + k * ROWS]
-        cuda.syncthreads()
-        number += blocks
+    if isinstance(x, na.Tensor):
+        serial = x.device is None or x.device.limits.loads_in_flight == 1
+        return Algorithm("transpose", x, partial(_plan, axis1, axis2, x.is_aligned, serial))
+    if isinstance(x, np.ndarray):
+        _axes(axis1, axis2, x.ndim)
+        x = na.from_host(x)
+    elif not isinstance(x, na.DeviceOp):
+        raise na.errors.OperationError(
+            f"transpose takes a tensor, a NumPy array, or an operation that gives one, not "
+            f"{type(x).__name__}."
+        )
+    made: na.DeviceOp[na.Tensor] = x.then(lambda t: transpose(t, axis1, axis2))
+    return made
 
 
-def swap_axes_reference(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What `swap_axes` writes; shape ``(p, n, m)``."""
-    return np.swapaxes(x, 1, 2)
+def transpose_reference(
+    x: np.ndarray[Any, Any], axis1: int = -2, axis2: int = -1
+) -> np.ndarray[Any, Any]:
+    """What `transpose` writes."""
+    return np.swapaxes(x, axis1, axis2)
+
+
+def _axes(axis1: Any, axis2: Any, rank: int) -> tuple[int, int]:
+    """Both axes, the lesser first."""
+    if axis1 == axis2:
+        (a,) = axes_of("transpose", axis1, rank)
+        return a, a
+    ((a,), (b,)) = (axes_of("transpose", axis, rank) for axis in (axis1, axis2))
+    return min(a, b), max(a, b)
+
+
+def _plan(
+    axis1: Any, axis2: Any, is_aligned: bool, is_serial: bool, shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+) -> Any:  # fmt: skip
+    """What builds the operation of a tensor of this shape and dtype.
+
+    Args:
+        is_aligned: it begins at a multiple of 16 bytes.
+        is_serial: of a device whose threads run one after the other.
+    """
+    a, b = _axes(axis1, axis2, len(shape))
+    order = list(range(len(shape)))
+    order[a], order[b] = b, a
+    result = tuple(shape[axis] for axis in order)
+    if not math.prod(shape):
+        return lambda _: na.empty(result, dtype)
+    before, between, behind = (
+        math.prod(shape[:a]), math.prod(shape[a + 1 : b]), math.prod(shape[b + 1 :])
+    )  # fmt: skip
+    m, n = shape[a], shape[b]
+    if a == b or m == n == 1 or (between == 1 and 1 in (m, n)):
+        return lambda x: contiguous(x).reshape(result)
+    launches = Launches((shape, dtype))
+    run = behind * dtype.itemsize
+    unit = UNITS[math.gcd(run, WIDEST if is_aligned else dtype.alignment)]
+    each = run // unit.itemsize
+    size = before * m * between * n * each
+    (x,) = launches.operands
+    whole = launches.empty((size * unit.itemsize // dtype.itemsize,), dtype)
+    z, x = whole.reinterpret(unit), x.reshape(whole.shape).reinterpret(unit)
+    if run >= SECTOR:
+        rows = size // each
+        lanes = min(32, 1 << (each - 1).bit_length())
+        kernel = runs_kernel(lanes, rows < 2**31)
+        blocks = -(-rows // (THREADS // lanes * MOVES))
+        launches.launch(kernel[blocks, (lanes, THREADS // lanes)], z, x, m, between, n, each)
+    else:
+        down, across = tile_of(m, n, unit.itemsize, each, is_serial)
+        tiles = before * between * -(-m // down) * -(-n // across)
+        if is_serial:
+            kernel = serial_kernel(down, across, each)[-(-tiles // 32), 32]
+        else:
+            kernel = tiles_kernel(unit, down, across, each)[tiles, THREADS]
+        launches.launch(kernel, z, x, m, between, n)
+    launches.give(whole.reshape(result))
+    return launches
+
+
+def tile_of(m: int, n: int, unit: int, each: int, is_serial: bool) -> tuple[int, int]:
+    """Rows and columns of a tile, powers of two: a square's, or its area along the longer axis."""
+    side = 16 if is_serial or unit * each > 8 else 64 if unit * each <= 2 else 32
+    down, across = (min(side, 1 << (k - 1).bit_length()) for k in (m, n))
+    return (side * side // across, across) if across < side else (down, side * side // down)
+
+
+@cache
+def tiles_kernel(unit: np.dtype[Any], down: int, across: int, each: int) -> Any:
+    """The launcher ``(z, x, m, q, n)`` of runs of `each` units, in tiles of `down` rows and
+    `across` columns: ``z[p, j, k, i] = x[p, i, k, j]`` of shapes ``(p, n, q, m)`` and
+    ``(p, m, q, n)``, both given as units in a row. A block has a tile.
+    """
+    kind = from_dtype(unit)
+    width, height = across * each, down * each  # units of a tile's row, and of a column
+    pitch = width + 1  # so that units of a column are in different banks
+    cells = down * pitch
+    moves = down * width // THREADS
+
+    @na.launcher(may_alias=True)
+    @cuda.jit
+    def swap_in_tiles(z: na.KernelOutput, x: na.KernelInput, m: int, q: int, n: int) -> None:
+        tile = cuda.shared.array(cells, kind)
+        held = cuda.local.array(moves, kind)
+        t = uint32(cuda.threadIdx.x)
+        tiles_across = (n + across - 1) // across
+        tiles_down = (m + down - 1) // down
+        number = int64(cuda.blockIdx.x)
+        left = number % tiles_across * across
+        number = number // tiles_across
+        top = number % tiles_down * down
+        number = number // tiles_down
+        layer = number % q
+        before = number // q
+        x_step = uint64(q * n * each)
+        z_step = uint64(q * m * each)
+        x_first = uint64(((before * m + top) * q + layer) * n + left) * uint64(each)
+        z_first = uint64(((before * n + left) * q + layer) * m + top) * uint64(each)
+        rows, columns = min(m - top, down), min(n - left, across)
+        if rows == down and columns == across:
+            for k in range(moves):
+                cell = uint32(t + uint32(k * THREADS))
+                row, column = uint32(cell // uint32(width)), uint32(cell % uint32(width))
+                held[k] = x[x_first + row * x_step + uint64(column)]
+            for k in range(moves):
+                cell = uint32(t + uint32(k * THREADS))
+                row, column = uint32(cell // uint32(width)), uint32(cell % uint32(width))
+                tile[uint32(row * uint32(pitch) + column)] = held[k]
+            cuda.syncthreads()
+            for k in range(moves):
+                cell = uint32(t + uint32(k * THREADS))
+                column, rest = uint32(cell // uint32(height)), uint32(cell % uint32(height))
+                row, part = uint32(rest // uint32(each)), uint32(rest % uint32(each))
+                at = uint32(row * uint32(pitch) + column * uint32(each) + part)
+                z[z_first + column * z_step + uint64(rest)] = tile[at]
+        else:
+            for k in range(moves):
+                cell = uint32(t + uint32(k * THREADS))
+                row, column = uint32(cell // uint32(width)), uint32(cell % uint32(width))
+                if row < rows and column < columns * each:
+                    tile[uint32(row * uint32(pitch) + column)] = x[
+                        x_first + row * x_step + uint64(column)
+                    ]
+            cuda.syncthreads()
+            for k in range(moves):
+                cell = uint32(t + uint32(k * THREADS))
+                column, rest = uint32(cell // uint32(height)), uint32(cell % uint32(height))
+                row, part = uint32(rest // uint32(each)), uint32(rest % uint32(each))
+                at = uint32(row * uint32(pitch) + column * uint32(each) + part)
+                if row < rows and column < columns:
+                    z[z_first + column * z_step + uint64(rest)] = tile[at]
+
+    return swap_in_tiles
+
+
+@cache
+def serial_kernel(down: int, across: int, each: int) -> Any:
+    """As `tiles_kernel`, of a tile a thread."""
+
+    @na.launcher(may_alias=True)
+    @cuda.jit
+    def swap_by_threads(z: na.KernelOutput, x: na.KernelInput, m: int, q: int, n: int) -> None:
+        tiles_across = (n + across - 1) // across
+        tiles_down = (m + down - 1) // down
+        number = int64(cuda.grid(1))
+        left = number % tiles_across * across
+        number = number // tiles_across
+        top = number % tiles_down * down
+        number = number // tiles_down
+        layer = number % q
+        before = number // q
+        if before * m * q * n * each < x.shape[0]:
+            for j in range(left, min(left + across, n)):
+                to = ((before * n + j) * q + layer) * m * each
+                for i in range(top, min(top + down, m)):
+                    first = (((before * m + i) * q + layer) * n + j) * each
+                    for part in range(each):
+                        z[to + i * each + part] = x[first + part]
+
+    return swap_by_threads
+
+
+@cache
+def runs_kernel(lanes: int, is_short: bool) -> Any:
+    """The launcher ``(z, x, m, q, n, each)`` of long runs of `each` units, otherwise as
+    `tiles_kernel`: `lanes` threads copy some units of `MOVES` runs.
+
+    Args:
+        is_short: there are less than 2**31 runs, whose numbers are divided in 32 bits.
+    """
+    number_type = uint32 if is_short else uint64
+    teams = THREADS // lanes
+
+    @na.launcher(may_alias=True)
+    @cuda.jit
+    def swap_runs(z: na.KernelOutput, x: na.KernelInput, m: int, q: int, n: int, each: int) -> None:
+        first = int64(cuda.blockIdx.x) * (teams * MOVES) + cuda.threadIdx.y
+        starts = cuda.local.array(MOVES, int64)
+        runs = z.shape[0] // each
+        for k in range(MOVES):
+            run = number_type(min(first + k * teams, runs - 1))
+            rest = number_type(run // number_type(m))
+            i = int64(number_type(run - number_type(rest * number_type(m))))
+            more = number_type(rest // number_type(q))
+            layer = int64(number_type(rest - number_type(more * number_type(q))))
+            before = number_type(more // number_type(n))
+            j = int64(number_type(more - number_type(before * number_type(n))))
+            starts[k] = (((int64(before) * m + i) * q + layer) * n + j) * each
+        for unit in range(cuda.threadIdx.x, each, lanes):
+            for k in range(MOVES):
+                if first + k * teams < runs:
+                    z[uint64((first + k * teams) * each + unit)] = x[uint64(starts[k] + unit)]
+
+    return swap_runs
