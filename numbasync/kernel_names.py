@@ -65,6 +65,8 @@ else:
     from numba_cuda_mlir.numba_cuda.types import uint64 as uint64
     from numba_cuda_mlir.numba_cuda.typing.typeof import typeof as typeof
 
+    from numbasync import mlir_models as mlir_models
+
     Dispatcher = _descriptor.MLIRDispatcher
     extending = SimpleNamespace(**(vars(_shared) | vars(_extending)))
     extending.overload = partial(  # which asks where, as a package has registries of its own there

@@ -177,7 +177,7 @@ def is_none(given: Any) -> bool:
 def caster(kind: Any) -> Any:
     """The intrinsic that converts a value to a type."""
 
-    @intrinsic(lambda value: lambda value: kind(value))
+    @intrinsic(lambda value: _cast_by_one(kind))
     def cast(typingctx: Any, value: Any) -> Any:
         if typingctx.can_convert(value, kind) is None:
             raise TypingError(f"an operator that gives a {value}, of values that are {kind}.")
@@ -188,6 +188,22 @@ def caster(kind: Any) -> Any:
         return kind(value), codegen
 
     return cast
+
+
+def _cast_by_one(kind: Any) -> Any:
+    """The function ``(value)`` that converts to a type, each number of a tuple by itself."""
+    if not isinstance(kind, _types.BaseTuple):
+        return lambda value: kind(value)
+    numbers = each_number(kind, _number_caster)
+    return lambda value: numbers(value, None)
+
+
+def _number_caster(kind: Any) -> Any:
+    @_cuda.jit(device=True)
+    def cast_number(value: Any, _: Any) -> Any:
+        return kind(value)
+
+    return cast_number
 
 
 def each_number(kind: Any, of_number: Any) -> Any:

@@ -105,3 +105,30 @@ def test_the_variable_chooses_numba_cuda(
     z = na.zeros(50).sync()
     kernel[2, 32](z, np.float32(1), na.ones(50).sync()).sync()
     assert _passes(kernel) == {"s"}
+
+
+def test_none_and_functions_are_no_parameters(device: na.Device) -> None:
+    @theirs.jit(device=True)
+    def added(a, b):
+        return a + b
+
+    @theirs.jit(device=True)
+    def folded(op, z, x):
+        return op(z, x)
+
+    @na.launcher
+    @theirs.jit
+    def add_those_there(z, a, x: na.KernelInput = None, y: na.KernelInput = None):
+        i = theirs.grid(1)
+        if i < z.size:
+            if x is not None:
+                z[i] = folded(added, z[i], x[i])
+            if y is not None:
+                z[i] = folded(added, z[i], y[i])
+            z[i] += a
+
+    x = na.to_device(np.arange(40.0), device).sync()
+    for given, times in (((), 0), ((x,), 1), ((None, x), 1), ((x, x), 2)):
+        z = add_those_there[2, 32](na.zeros(40, np.float64), 3.0, *given).sync().z
+        np.testing.assert_array_equal(host(z), np.arange(40) * times + 3)
+    assert _passes(add_those_there) == {"m"}

@@ -49,7 +49,7 @@ def _pixel(out: Any) -> Any:
 
 @cuda.jit(device=True, cache=True)
 def _hue(red: Any, green: Any, blue: Any) -> Any:
-    most, least = max(red, green, blue), min(red, green, blue)
+    most, least = max(red, max(green, blue)), min(red, min(green, blue))
     span = most - least
     hue = float32(0)
     if span > 0:

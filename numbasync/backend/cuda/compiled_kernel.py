@@ -20,19 +20,22 @@ class Passing(NamedTuple):
         array_head: parameters of an array in front of its extents and strides, as a `struct`
             format.
         array_fields: the attribute of a `CudaArray` that has all of them, as numbers.
+        none: the parameter of None, which no kernel reads, as a `struct` format; "" where there is
+            no parameter.
     """
 
     array: str
     array_head: str
     array_fields: str
+    none: str
 
     def array_format(self, ndim: int) -> str:
         """The parameters of an array of rank `ndim`, as a `struct` format."""
         return self.array_head + "qq" * ndim
 
 
-AS_NUMBA_CUDA = Passing("s", "QQqqQ", "fields")
-AS_MLIR = Passing("m", "QQq", "memref")
+AS_NUMBA_CUDA = Passing("s", "QQqqQ", "fields", "Q")
+AS_MLIR = Passing("m", "QQq", "memref", "")
 
 
 class CompiledKernel(Protocol):

@@ -217,9 +217,9 @@ class CudaExecutable:
         for i, numba_type in enumerate(self.argument_types):
             array = _is_handle(numba_type)
             code = _handle_format(numba_type, passes) if array else _PACK.get(_plain(numba_type))
-            if numba_type == types.none:  # passed by Numba as an unused pointer
-                codes.append("Q")
-                fields.append("0")
+            if numba_type == types.none:
+                codes.append(passes.none)
+                fields += ["0"] * len(passes.none)
                 continue
             if isinstance(numba_type, types.Record):  # passed by its address
                 codes.append("Q")
@@ -261,11 +261,11 @@ class CudaExecutable:
             if numba_type in _EXTENSIONS or isinstance(numba_type, types.Complex | types.Record):
                 return None
             array, unused = _is_handle(numba_type), numba_type == types.none
-            code = "Q"  # of a pointer, which is not used
+            code = passes.none
             if not unused:
                 code = _handle_format(numba_type, passes) if array else _PACK[_plain(numba_type)]
             size = struct.calcsize(code)
-            gap = -offset % (8 if array else size)
+            gap = -offset % (8 if array else size or 1)
             parts.append(("" if unused else passes.array if array else code, offset + gap))
             offset += gap + size
         return BufferLayout(parts, offset)

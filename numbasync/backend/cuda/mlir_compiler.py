@@ -15,7 +15,7 @@ from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.compiled_kernel import AS_MLIR
 from numbasync.backend.declared_signatures import resolved
 from numbasync.backend.protocols import Dim3
-from numbasync.compilers import IS_TRANSLATED, MLIR, NAME, own_kernel
+from numbasync.compilers import IS_TRANSLATED, MLIR, NAME, ONLY_MLIR, own_kernel
 from numbasync.errors import UnsupportedKernelError
 from numbasync.kernel_names import types
 
@@ -87,7 +87,7 @@ def compiled(dispatcher: Any, actual: tuple[Any, ...]) -> MlirKernel | None:
 
 def type_of(numba_type: Any) -> Any:
     """The type of numba-cuda-mlir for one of numba-cuda's; None where there is none, or where its
-    kernels take such arguments otherwise than arrays and numbers.
+    kernels take such arguments otherwise than arrays, numbers and None.
     """
     if isinstance(numba_type, types.Array):
         element = _named(numba_type.dtype)
@@ -98,8 +98,10 @@ def type_of(numba_type: Any) -> Any:
 
 
 def _named(numba_type: Any) -> Any:
-    if not isinstance(numba_type, types.Number | types.Boolean):
+    if not isinstance(numba_type, types.Number | types.Boolean | types.NoneType):
         return None
+    if ONLY_MLIR:
+        return numba_type
     name = "boolean" if numba_type == types.boolean else numba_type.name
     found = getattr(importlib.import_module(f"{MLIR}.types"), name, None)
     return found if str(found) == str(numba_type) else None  # which no literal is
