@@ -314,6 +314,15 @@ def named(op: str, dtype: np.dtype[Any]) -> Operator:
     return OPERATORS[op](dtype)
 
 
+def _compiled(function: Any) -> Any:
+    """A function of the host as a device function: its code, or of a builtin such as `max`, which
+    has none, a call of what kernels know by that name.
+    """
+    if not hasattr(function, "__code__"):
+        return cuda.jit(device=True)(lambda a, b: function(a, b))
+    return cuda.jit(device=True)(function)
+
+
 @cache
 def from_function(function: Any, dtype: np.dtype[Any]) -> Operator:
     """The operator of a function of two numbers, of elements of `dtype`.
@@ -325,7 +334,7 @@ def from_function(function: Any, dtype: np.dtype[Any]) -> Operator:
         raise DTypeError(f"reduce of {dtype} by a function: convert it, await t.astype(np.uint8).")
     state = wide(dtype) if dtypes.is_float(dtype) else dtype
     kind = numba_type(state)
-    device_function = function if hasattr(function, "py_func") else cuda.jit(device=True)(function)
+    device_function = function if hasattr(function, "py_func") else _compiled(function)
 
     @cuda.jit(device=True)
     def combine(a: Any, b: Any) -> Any:

@@ -29,9 +29,10 @@ def reduce(
     Args:
         x: a tensor or a NumPy array of any shape, or an operation that gives one.
         op: `"sum"`, `"prod"`, `"mean"`, `"var"`, `"std"`, `"min"`, `"max"`, `"argmin"`, `"argmax"`,
-            `"any"`, `"all"`, `"count_nonzero"`, `"norm"`; or a function of two numbers, which is
-            compiled for the device. It has to be associative and commutative. Define it once: each
-            function, and each lambda, is compiled by itself, and kept until the process ends.
+            `"any"`, `"all"`, `"count_nonzero"`, `"norm"`; or a function of two numbers, your own or
+            one that kernels know, such as `max`, which is compiled for the device. It has to be
+            associative and commutative. Define it once: each function, and each lambda, is compiled
+            by itself, and kept until the process ends.
         axis: which axis, or which several; None: all of them. `argmin` and `argmax` take one.
         keepdims: keep the reduced axes, with an extent of 1.
         initial: of a function: what is given for no elements.

@@ -10,7 +10,9 @@ from numbasync.device.callsite import CallSite
 from numbasync.memo import Memo
 from numbasync.native import compiled, known
 
-SHORT_S = 300e-6  # waits of at most this are polled throughout: to sleep and wake takes a fifth
+# Waits of at most this are polled throughout: to sleep and wake takes a fifth. It is the device's
+# `spin_seconds`, which bounds a wait of which nothing is known; they need not be the same.
+SHORT_S = 300e-6
 LEAST_SLEEP_S = 10e-6  # to sleep for less is to be late
 LATENESS_S = 100e-6  # of a timer, until its own lateness is known
 LATEST_S = 0.002  # the lateness from which on a notification is asked for, too

@@ -2,7 +2,8 @@
 
 The operation runs as usual, with its closures and prerequisites, in a context that enqueues
 nothing. So kernels are compiled and modules loaded before the device captures anything, a failure
-changes nothing, and none of numbasync's own events, signals or frees can get into a graph.
+changes nothing, and none of numbasync's own events, signals or frees can get into a graph. What no
+graph can have, such as a callback on the host, the recorded context refuses here.
 """
 
 from __future__ import annotations

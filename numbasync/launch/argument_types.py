@@ -1,4 +1,8 @@
-"""The type of a kernel's argument: an array, a number, or a value that no parameter accepts."""
+"""The type of a kernel's argument: an array, a number, or a value that no parameter accepts.
+
+The messages for an argument of a wrong kind, such as a list, are made here; those for a wrong role
+or an alias by `arguments`.
+"""
 
 from __future__ import annotations
 

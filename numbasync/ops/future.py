@@ -5,7 +5,8 @@ operation can resume. Everything between two prerequisites is enqueued without a
 path, or through the submission queue.
 
 When the last awaiter of an operation is cancelled, the operation is cancelled: the part of its
-work that has not been enqueued yet is not enqueued.
+work that has not been enqueued yet is not enqueued. ^C in an await is such a cancellation, made by
+asyncio's runner.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,12 @@ def test_an_operator_of_the_user(device: na.Device) -> None:
     assert host(nothing).tolist() == [4] * 5
     with pytest.raises(ShapeError, match="write initial="):
         algorithms.reduce(x[:, :0], further, axis=1)
+
+
+@pytest.mark.parametrize("op", [max, np.bitwise_or])
+def test_what_kernels_know_is_an_operator(device: na.Device, op: Any) -> None:
+    x = np.random.default_rng(2).integers(0, 1000, 500).astype(np.int32)
+    assert algorithms.reduce(x, op).item().sync() == reduce(op, x.tolist())
 
 
 def test_operands_are_operations_and_arrays(device: na.Device) -> None:

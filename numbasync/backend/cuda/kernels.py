@@ -3,7 +3,7 @@
 Both compilers pass every array as separate parameters; see `CudaArray` and `compiled_kernel`. Those
 are private conventions. Each compiled kernel's real parameters are compared with the convention,
 offset by offset; a kernel that does not fit, or has arguments of other types, is launched by Numba
-itself.
+itself. How many threads a block gets where the caller names none is `suggested_threads` here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Errors from the record that a compiled kernel leaves when it stops."""
+"""Errors, with their texts, from the record that a compiled kernel leaves when it stops.
+
+What an access is called in the source, such as the array of an index, comes with its site, which
+`target/source_text.py` has named.
+"""
 
 from __future__ import annotations
 

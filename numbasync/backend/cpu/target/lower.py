@@ -1,4 +1,4 @@
-"""A kernel, typed and lowered."""
+"""A kernel, typed and lowered. What calls itself and reaches one of `_BARRIERS` is refused."""
 
 from __future__ import annotations
 
