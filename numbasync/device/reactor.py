@@ -32,6 +32,7 @@ __all__ = ["current"]
 POLL_SECONDS = 0.001  # between polls where a notification alone would end the sleep, and may not
 # A fault stops a stream before its notification: while asleep, query the driver this often.
 WATCHDOG_SECONDS = 0.1
+PLANNED_S = 50e-6  # how long a decision to poll at every turn of the loop stands
 MOST_SPINNING = 4  # tasks that poll for themselves at a time; others are woken by the reactor
 
 # A sequence number, the future that waits for it, what to call to complete the future, and the kind
@@ -72,6 +73,7 @@ class Reactor:
         self._turning = False  # `_next` is the loop's next turn, not a timer
         self._has_slept = False  # since the last poll
         self._moved_at = 0.0
+        self._polls_until = 0.0  # without another decision
         self._checked_at = 0.0
         self._turns = self._sleeps = self._wakeups = self._completed = 0
 
@@ -119,6 +121,7 @@ class Reactor:
             began: when the wait began, by `perf_counter`; None: now.
         """
         now = self._moved_at = time.perf_counter()
+        self._polls_until = 0.0
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queues[stream] = []
@@ -215,10 +218,15 @@ class Reactor:
         now = time.perf_counter()
         if moved:
             self._moved_at = now
-        seconds, is_timed, asked, far = self._plan(now)
-        if not seconds and now - self._moved_at <= WATCHDOG_SECONDS:
+        elif now < self._polls_until:
             self._turn_soon(loop)
             return
+        seconds, is_timed, asked, far = self._plan(now)
+        if not seconds and now - self._moved_at <= WATCHDOG_SECONDS:
+            self._polls_until = now + PLANNED_S
+            self._turn_soon(loop)
+            return
+        self._polls_until = 0.0
         # Without a timer, the notification alone ends the sleep: uvloop and asyncio sleep whole
         # milliseconds.
         if asked and not self._ask_for_wakeups(loop, asked):

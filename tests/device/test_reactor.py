@@ -418,3 +418,27 @@ def test_a_reactor_shows_its_state(loop_factory: Any) -> None:
         assert watcher.statistics().completed == 1
 
     run(loop_factory, main())
+
+
+def test_a_decision_to_poll_stands_for_a_moment(
+    loop_factory: Any, alarms: Alarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=10.0), reactor.current()
+        plans, plan = list[float](), watcher._plan
+
+        def counted(now: float) -> Any:
+            plans.append(now)
+            return plan(now)
+
+        monkeypatch.setattr(watcher, "_plan", counted)
+        first = watcher.wait(stream, 1)
+        assert await polls_on(stream) and len(plans) == 1
+        alarms.clock.now += reactor.PLANNED_S
+        assert await polls_on(stream) and len(plans) == 2
+        second = watcher.wait(stream, 2)  # changes what is to be done
+        assert await polls_on(stream) and len(plans) == 3
+        stream.reach(2)
+        await asyncio.gather(first, second)
+
+    run(loop_factory, main())
