@@ -110,9 +110,7 @@ def room_of(module: str, name: str) -> str:
 def count(sources: dict[str, str]) -> dict[str, Room]:
     """The numbers of each subpackage, from sources by their paths below the root of the project."""
     rooms: dict[str, Room] = {}
-    private: dict[str, set[tuple[str, str]]] = {}
     importers: dict[str, set[str]] = {}
-    known = public()
     for path, text in sources.items():
         top, *rest = path.split("/")
         name = rest[0] if len(rest) > 1 else "root"
@@ -129,17 +127,26 @@ def count(sources: dict[str, str]) -> dict[str, Room]:
         room.comments += comments
         room.docstrings += docstrings
         room.code += lines - docstrings - blank
-        used = private.setdefault(name, set())
-        for module, imported in imports(tree):
-            if is_private(name, module, imported, known):
-                used.add((module, imported))
-            of = room_of(module, imported)
-            if of != name:
-                importers.setdefault(of, set()).add(path)
-    for name, used in private.items():
-        rooms[name].private = len(used)
+        for imported in imports(tree):
+            if room_of(*imported) != name:
+                importers.setdefault(room_of(*imported), set()).add(path)
+    for name, number in private(sources).items():
+        rooms[name].private = number
         rooms[name].importers = len(importers.get(name, ()))
     return dict(sorted(rooms.items()))
+
+
+def private(sources: dict[str, str]) -> dict[str, int]:
+    """How many names that are not public each subpackage uses of others."""
+    used: dict[str, set[tuple[str, str]]] = {}
+    known = public()
+    for path, text in sources.items():
+        top, *rest = path.split("/")
+        if top != "tests":
+            room = rest[0] if len(rest) > 1 else "root"
+            found = {one for one in imports(ast.parse(text)) if is_private(room, *one, known)}
+            used.setdefault(room, set()).update(found)
+    return {room: len(names) for room, names in used.items()}
 
 
 def parts(text: str, tree: ast.Module) -> tuple[int, int, int]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import numbasync
 from benchmarks import page, plots
 from tests import algorithm_table
+from tests.rooms import statements
 
 PACKAGE = Path(str(numbasync.__file__)).parent
 ROOT = Path(__file__).parent.parent
@@ -51,13 +53,14 @@ def modules() -> dict[str, Path]:
     return named
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """For each module those that it imports, also for annotations only."""
     named = modules()
     graph: dict[str, set[str]] = {}
     for name, path in named.items():
         graph[name] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numbasync"):
                 above = (node.module or "").removeprefix("numbasync").removeprefix(".")
                 for alias in node.names:

@@ -17,6 +17,7 @@ from benchmarks import (
     algorithms,
     alloc,
     asyncio_forms,
+    awaiting,
     batches,
     block_collectives,
     chains,
@@ -26,7 +27,9 @@ from benchmarks import (
     embeddings,
     graphs,
     host_work,
+    interop,
     kernel_waits,
+    launch,
     long_wait,
     peer_registry,
     plain_kernels,
@@ -36,9 +39,11 @@ from benchmarks import (
     report,
     scaling,
     suites,
+    traced,
 )
 from benchmarks.__main__ import main
 from benchmarks.replayed import ReplayedGraph
+from benchmarks.work import CHAIN, saxpy
 from numbasync.testing import Gate, settle
 from tests.common import full, waited
 
@@ -99,6 +104,10 @@ OF_TWO_GPUS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (awaiting, traced):
+        monkeypatch.setattr(module, "calls_of_a_round", lambda *_: CHAIN)
+    monkeypatch.setattr(traced, "BATCHES", 2)
+    monkeypatch.setattr(interop, "CALLS", 5)
     monkeypatch.setattr(long_wait, "SECONDS", 0.02)
     monkeypatch.setattr(kernel_waits, "LENGTHS", ((5e-6, 3), (1e-3, 3)))
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
@@ -374,9 +383,6 @@ async def test_an_async_step_computes_while_the_device_does(
 def test_a_wrong_answer_ends_the_run(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks import launch
-    from benchmarks.work import saxpy
-
     class Wrong:
         prepare = staticmethod(saxpy.prepare)
 

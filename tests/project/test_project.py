@@ -290,10 +290,13 @@ def test_documents_have_numbers_to_fill_in() -> None:
 
 
 def test_only_listed_imports_run_in_a_circle() -> None:
-    graph = subpackages.imports()
+    found = subpackages.imports()
     # What the methods of an operation give, which points up; see the contract in pyproject.toml.
-    graph["ops.value_methods"] -= {"tensors.copies", "tensors.partition", "tensors.tensor"}
-    graph["ops.op"] -= {"graphs.graph"}
+    given = {
+        "ops.value_methods": {"tensors.copies", "tensors.partition", "tensors.tensor"},
+        "ops.op": {"graphs.graph"},
+    }
+    graph = {name: modules - given.get(name, set()) for name, modules in found.items()}
     assert sorted(map(sorted, subpackages.circles(graph))) == sorted(
         map(sorted, subpackages.MUTUAL)
     )
