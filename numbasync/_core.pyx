@@ -50,7 +50,7 @@ from types import FunctionType
 from cpython.buffer cimport (
     PyBUF_ND, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.contextvars cimport get_value
 from cpython.dict cimport PyDict_SetItem, PyDict_Size
 from cpython.list cimport PyList_Append, PyList_GET_SIZE
@@ -85,6 +85,7 @@ include "core/compositions.pxi"
 include "core/arrays.pxi"
 include "core/pools.pxi"
 include "core/transfers.pxi"
+include "core/packed_runs.pxi"
 include "core/collectives.pxi"
 include "core/graphs.pxi"
 include "core/futures.pxi"

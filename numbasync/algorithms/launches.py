@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from numbasync import layout
+from numbasync.algorithms.planned_run import Made, PlannedLaunch, PlannedRun, View
+from numbasync.backend import protocols
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool, Storage
 from numbasync.device.submission import Submission
+from numbasync.launch.call import Launch
 from numbasync.layout import Layout, Shape
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
@@ -69,9 +72,6 @@ class Array:
 
 
 Order = tuple[int, ...] | None  # of axes
-# A place, where the elements lie in it, their dtype, and, if they lie in C order from the first
-# byte on, the spec of such an array.
-_View = tuple[int, Layout, np.dtype[Any], ArraySpec | None]
 
 
 class Launches:
@@ -113,11 +113,12 @@ class Launches:
             for i, ((shape, dtype), order) in enumerate(zip(operands, self.orders, strict=True))
         )
         self._are_copied = False
-        self._results: tuple[_View, ...]
-        self._made: list[tuple[ArraySpec, Any]] = []  # what each is filled with; None: nothing
-        self._views: list[_View] = []
+        self._results: tuple[View, ...]
+        self._made: list[Made] = []
+        self._views: list[View] = []
         self._known: dict[Array, int] = {}  # the view of each array
         self._launches: list[tuple[Any, list[Any], list[tuple[int, int]]]] = []
+        self._runs: dict[protocols.Device, PlannedRun] = {}
 
     def empty(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """Memory that each run allocates."""
@@ -126,7 +127,7 @@ class Launches:
     def full(self, shape: Shape, value: Any, dtype: np.dtype[Any]) -> Array:
         """Memory that each run allocates, and fills with a value before the first launch."""
         spec = ArraySpec(shape, dtype)
-        self._made.append((spec, None if value is None else element(value, dtype)))
+        self._made.append(Made(spec, None if value is None else element(value, dtype)))
         return Array(len(self.operands) + len(self._made) - 1, spec.at, dtype)
 
     def launch(self, kernel: Any, *args: Any) -> None:
@@ -158,36 +159,34 @@ class Launches:
         self._results, self._are_copied = tuple(map(_view_of, results)), are_copied
 
     def has_fast_path(self, operands: Sequence[Any]) -> bool:
-        """Whether a run is one launch, which a fast path enqueues whole or not at all."""
-        return (
-            len(self._launches) == 1
-            and not self._are_copied
-            and not any(self.orders)
-            and all(value is None for _, value in self._made)
-            and all(type(x) is Tensor and x.is_contiguous for x in operands)
-        )
+        """Whether a run copies none of these operands, and none of its results."""
+        if self._are_copied or any(self.orders):
+            return False
+        return all(type(x) is Tensor and x.is_contiguous for x in operands)
 
     def try_enqueue(
-        self, operands: Sequence[Tensor], submission: Submission, pool: MemoryPool | None
+        self, operands: tuple[Tensor, ...], submission: Submission, pool: MemoryPool | None
     ) -> Any:
-        """Enqueue the one launch by its fast path, if the pool has free blocks: what the run gives,
-        or None.
+        """Enqueue a run like one that took its steps, if nothing has to be waited for: what it
+        gives, or None.
         """
-        stream = submission.stream
-        pool = pool or stream.device.pool
-        storages = []
-        for spec, _ in self._made:
-            storage = pool.reuse(spec.nbytes)
-            if storage is None:
-                return None
-            storages.append(storage)
-        tensors = self._tensors(operands, storages, stream.device)
-        ((kernel, values, views),) = self._launches
-        launch = _called(kernel, values, views, tensors)
-        if not launch.has_fast_path or not launch.try_enqueue(submission, pool):
-            return None
-        given = [self._seen(result, operands, storages, stream.device) for result in self._results]
-        return given[0] if len(given) == 1 else tuple(given)
+        run = self._runs.get(submission.stream.device.backend)
+        given = None if run is None else run.packed.enqueue(operands, submission, pool)
+        return given if given is None or len(given) > 1 else given[0]
+
+    def _note(self, device: Device, operands: Sequence[Tensor], launches: Sequence[Launch]) -> None:
+        """Keep what the launches of a run are, for runs like it."""
+        plans = [launch.plan_on(device.backend) for launch in launches]
+        planned, names = list[PlannedLaunch](), list[str]()
+        for plan, (_, values, views) in zip(plans, self._launches, strict=True):
+            if plan is None or plan.empty:
+                return
+            planned.append(PlannedLaunch(plan.work, tuple(values), tuple(views)))
+            names += [name for name in plan.names if name not in names[-1:]]
+        self._runs[device.backend] = PlannedRun(
+            tuple([x.is_aligned for x in operands]), tuple(self._made), tuple(self._views),
+            tuple(planned), self._results, tuple(names),
+        )  # fmt: skip
 
     def steps(self, ctx: Context, operands: Sequence[Tensor]) -> Steps[Any]:
         """Allocate, launch, and give the results."""
@@ -206,8 +205,11 @@ class Launches:
             if value is not None:
                 ctx.queue.fill(Tensor.of(ctx.device, storages[-1], spec).handle, value)
         tensors = self._tensors(seen, storages, ctx.device)
-        for kernel, values, views in self._launches:
-            yield from _part(ctx, _called(kernel, values, views, tensors))
+        launches = [_called(*launch, tensors) for launch in self._launches]
+        for launch in launches:
+            yield from _part(ctx, launch)
+        if self.has_fast_path(operands):
+            self._note(ctx.device, operands, launches)
         given = [self._seen(result, seen, storages, ctx.device) for result in self._results]
         if self._are_copied:
             for i, result in enumerate(given):
@@ -220,7 +222,7 @@ class Launches:
         return [self._seen(view, operands, storages, device) for view in self._views]
 
     def _seen(
-        self, view: _View, operands: Sequence[Tensor], storages: Sequence[Storage], device: Device
+        self, view: View, operands: Sequence[Tensor], storages: Sequence[Storage], device: Device
     ) -> Tensor:
         place, at, dtype, spec = view
         own = place - len(operands)
@@ -237,10 +239,10 @@ class Launches:
         return x._view(Layout(start + at.offset, at.shape, at.strides) if start else at, dtype)
 
 
-def _view_of(array: Array) -> _View:
+def _view_of(array: Array) -> View:
     is_whole = array.at == _whole(array.shape, array.dtype)
     spec = ArraySpec(array.shape, array.dtype) if is_whole else None
-    return array.place, array.at, array.dtype, spec
+    return View(array.place, array.at, array.dtype, spec)
 
 
 def _part(ctx: Context, op: DeviceOp[T]) -> Steps[T]:
@@ -251,11 +253,13 @@ def _part(ctx: Context, op: DeviceOp[T]) -> Steps[T]:
     return (yield from op.steps(ctx))
 
 
-def _called(kernel: Any, values: list[Any], views: list[tuple[int, int]], seen: Any) -> Any:
+def _called(
+    kernel: Any, values: list[Any], views: list[tuple[int, int]], seen: Sequence[Tensor]
+) -> Launch:
     args = values.copy()
     for i, view in views:
         args[i] = seen[view]
-    launch = kernel(*args)
+    launch: Launch = kernel(*args)
     launch.suppress_warning()
     return launch
 
