@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from numbasync import dtypes
-from numbasync.algorithms.launches import Launches, permuted_layout
+from numbasync.algorithms.launches import Launches, part_of, permuted_layout
 from numbasync.arguments import as_wholes, shown
 from numbasync.device.event import Event
 from numbasync.device.storage import MemoryPool
@@ -21,8 +21,8 @@ from numbasync.memo import Memo
 from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.ops.operands import as_child, common_stream, is_op, suppress_unused_warnings
-from numbasync.tensors.copy_ops import Item
+from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
+from numbasync.tensors.copies import download
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
@@ -69,8 +69,8 @@ class Algorithm(DeviceOp[T]):
         self._build: Build[T] | None = None  # None: an operand is not known yet
         self._given: Any = None  # the result of the fast path
         self._operands = operands = (x, *more)
-        if not any(map(is_op, operands)):
-            self._operands = operands = tuple(map(self._array, operands))
+        if not [x for x in operands if type(x) is not Tensor and is_op(x)]:
+            self._operands = operands = tuple([self._array(x) for x in operands])
             self._build = build = self._planned(operands)
             self.has_fast_path = isinstance(build, Launches) and build.has_fast_path(operands)
             self._unused = True
@@ -96,11 +96,11 @@ class Algorithm(DeviceOp[T]):
         return given
 
     def _planned(self, arrays: tuple[Any, ...]) -> Build[T]:
-        known = *(array.shape for array in arrays), *(array.dtype for array in arrays)
+        known = tuple([known for array in arrays for known in (array.shape, array.dtype)])
         key = _key_of(self._plan.func, self._plan.args, known)
         build: Any = None if key is None else _builds.get(key)
         if build is None:
-            build = self._plan(*(known for array in arrays for known in (array.shape, array.dtype)))
+            build = self._plan(*known)
             if key is not None:
                 _builds[key] = build
         return build  # type: ignore[no-any-return]
@@ -135,12 +135,21 @@ class Algorithm(DeviceOp[T]):
         build = self._build or self._planned(tuple(arrays))
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):
-                arrays[i] = yield from as_child(ctx, from_host(array), self).steps(ctx)
+                arrays[i] = yield from part_of(ctx, from_host(array))
         if isinstance(build, Launches):
-            result: Any = yield from build.steps(ctx, arrays)
+            result: Any = yield from build.run(ctx, arrays)
             return result  # type: ignore[no-any-return]
-        value: T = yield from as_child(ctx, build(*arrays), self).steps(ctx)
+        value: T = yield from part_of(ctx, build(*arrays))
         return value
+
+    @property
+    def label(self) -> str:
+        build = self._build
+        if not isinstance(build, Launches):
+            return self._describe()
+        if build.label is None:  # a plan is of one function
+            build.label = self._describe()
+        return build.label
 
     def _describe(self) -> str:
         shown_ = (str(x) if is_op(x) else str(getattr(x, "shape", "")) for x in self._operands)
@@ -169,25 +178,61 @@ class _Passed:
         return None
 
 
-class Number(Item):
-    """The only element of a tensor, awaited within an operation, which goes on with it."""
+class Numbers(DeviceOp[tuple[Any, ...]]):
+    """The elements of a tensor, awaited within an operation, which goes on with them."""
 
     def __init__(self, tensor: Tensor, name: str) -> None:
-        super().__init__(tensor)
+        self._tensor = tensor
         self._name = name
 
-    def steps(self, ctx: Context) -> Steps[Any]:
+    @property
+    def home(self) -> Home:
+        return self._tensor.device
+
+    def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
         if ctx.records:
             raise NotAGraphNodeError(
                 f"{self._name} awaits a number, on which the shape of its result depends: no graph "
                 "can have it.\nAwait it before, and give the graph its result."
             )
-        later = yield from super().steps(ctx)
+        array = yield from download(ctx, self._tensor)
         yield _Passed(Event(ctx.device, timing=False).record(ctx.stream))
-        return later.make()
+        return tuple([array.item(i) for i in range(array.size)])
 
     def _describe(self) -> str:
         return f"{self._name} awaits a number"
+
+
+class InTwoParts(DeviceOp[T]):
+    """Launches whose first result the host awaits, and the operation that follows of its numbers.
+
+    Args:
+        name: of the function that was called.
+        launches: of the tensors `operands`.
+        follow: gives that operation, of the numbers and the launches' other results.
+    """
+
+    def __init__(
+        self, name: str, launches: Launches, operands: tuple[Tensor, ...],
+        follow: Callable[..., DeviceOp[T]],
+    ) -> None:  # fmt: skip
+        self._name = name
+        self._launches = launches
+        self._tensors = operands
+        self._follow = follow
+
+    @property
+    def home(self) -> Home:
+        return first_home(self._tensors)
+
+    def steps(self, ctx: Context) -> Steps[T]:
+        first, *others = yield from self._launches.run(ctx, self._tensors)
+        numbers = yield from part_of(ctx, Numbers(first, self._name))
+        value: T = yield from part_of(ctx, self._follow(*numbers, *others))
+        return value
+
+    def _describe(self) -> str:
+        return self._name
 
 
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:

@@ -261,17 +261,29 @@ def _plan(
     columns = math.prod(shape[a] for a in kept if a > axes[-1]) if axes and are_neighbours else 1
     rows = results // columns
     launches = Launches((shape, dtype), orders=(order,))
-    arrays: tuple[Array, ...] = (launches.operands[0].reshape((rows, count, columns)),)
-    level = partial(_level, launches, operator, total=count, ddof=ddof)
-    while arrays[0].shape[1] > 1 or arrays[0].place == 0:
-        arrays = level(arrays, is_first=arrays[0].place == 0)
-    launches.give(arrays[0].reshape(result))
+    seen = launches.operands[0].reshape((rows, count, columns))
+    launches.give(put_reduction(launches, operator, seen, ddof).reshape(result))
     return launches
+
+
+def put_reduction(
+    launches: Launches, operator: Operator, x: Array, ddof: int = 0, into: Array | None = None
+) -> Array:
+    """Put the reduction of the middle of three axes behind the launches; its result.
+
+    Args:
+        into: what the result is written to; None: memory of its own.
+    """
+    level = partial(_level, launches, operator, total=x.shape[1], ddof=ddof, into=into)
+    arrays = level((x,), is_first=True)
+    while arrays[0].shape[1] > 1:
+        arrays = level(arrays, is_first=False)
+    return arrays[0]
 
 
 def _level(
     launches: Launches, operator: Operator, arrays: tuple[Array, ...], total: int, ddof: int,
-    is_first: bool,
+    into: Array | None, is_first: bool,
 ) -> tuple[Array, ...]:  # fmt: skip
     """Reduce each chunk of the middle axis; what comes of that, by one launch."""
     rows, n, columns = arrays[0].shape
@@ -286,7 +298,10 @@ def _level(
         arrays = tuple([t.reshape((rows, 1, n)) for t in arrays])
     blocks = -(-columns // block.columns) * parts * -(-rows // block.rows)
     dtypes = (operator.out,) if is_last else operator.states
-    outs = tuple([launches.empty((rows, parts, columns), d) for d in dtypes])
+    if is_last and into is not None:
+        outs: tuple[Array, ...] = (into,)
+    else:
+        outs = tuple([launches.empty((rows, parts, columns), d) for d in dtypes])
     z, x = ((*some, some[0], some[0])[:3] for some in (outs, arrays))
     launches.launch(kernel[blocks, THREADS], *z, *x, total, ddof)
     return outs

@@ -196,15 +196,3 @@ def put_scan(
     z = launches.empty((rows, full, columns), state)
     launches.launch(totals[blocks * full, THREADS], z, x, x, 0, full)
     return written(last, x, put_scan(launches, operator, z, is_first=False))
-
-
-def scan_rows(operator: Operator, x: Tensor) -> DeviceOp[Tensor]:
-    """The scan along the middle of three axes of a tensor."""
-    return Algorithm("scan", x, partial(_plan_rows, operator))
-
-
-def _plan_rows(operator: Operator, shape: Shape, dtype: np.dtype[Any]) -> Launches:
-    launches = Launches((shape, dtype))
-    (x,) = launches.operands
-    launches.give(put_scan(launches, operator, x))
-    return launches
