@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,18 +10,18 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.algorithms.launches import Launches, part_of, permuted_layout
+from numbasync.algorithms.operators import I64
+from numbasync.algorithms.prefix import Numbers, Prefix
 from numbasync.arguments import as_wholes, shown
-from numbasync.device.event import Event
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
-from numbasync.errors import NotAGraphNodeError, OperationError, ShapeError
+from numbasync.errors import OperationError, ShapeError
 from numbasync.extending import Home, describe, first_home
 from numbasync.memo import Memo
 from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
-from numbasync.tensors.copies import download
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
@@ -60,23 +59,30 @@ class Algorithm(DeviceOp[T]):
         plan: checks a shape and a dtype, of each operand, and gives what builds the operation of
             such tensors. It is called at once if these are known.
         more: further operands.
+        of_prefix: the plan of a `Prefix` in the place of `x`, which is of its elements, its extent
+            and the further operands; None: there is none.
     """
 
-    def __init__(self, name: str, x: Any, plan: Plan, *more: Any) -> None:
+    def __init__(
+        self, name: str, x: Any, plan: Plan, *more: Any, of_prefix: Plan | None = None
+    ) -> None:
         self._unused = False  # a refused operation needs no warning
         self._name = name
         self._plan = plan
+        self._of_prefix = of_prefix
         self._build: Build[T] | None = None  # None: an operand is not known yet
         self._given: Any = None  # the result of the fast path
         self._operands = operands = (x, *more)
         if not [x for x in operands if type(x) is not Tensor and is_op(x)]:
-            self._operands = operands = tuple([self._array(x) for x in operands])
+            self._operands = operands = self._arrays(operands)
             self._build = build = self._planned(operands)
             self.has_fast_path = isinstance(build, Launches) and build.has_fast_path(operands)
             self._unused = True
             return
         with suppress_unused_warnings(operands):
-            self._operands = tuple(x if is_op(x) else self._array(x) for x in operands)
+            for operand in operands:
+                if type(operand) is not Prefix and not is_op(operand):
+                    self._array(operand)
             ops = tuple(x for x in self._operands if is_op(x))
             stream = common_stream(ops)
             for op in ops:
@@ -105,6 +111,27 @@ class Algorithm(DeviceOp[T]):
                 _builds[key] = build
         return build  # type: ignore[no-any-return]
 
+    def _arrays(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """The operands as tensors and host arrays. A prefix is two."""
+        first = operands[0]
+        if type(first) is not Prefix:
+            return tuple([self._array(x) for x in operands])
+        if self._of_prefix is None:
+            raise OperationError(
+                f"{self._name} takes no Prefix, of which only the device knows how long it is.\n"
+                "Write await p.trimmed(), which awaits that; or await p.filled(value), as long as "
+                "all that there could be."
+            )
+        elements, extent = first
+        if elements.ndim != 1 or extent.shape != (1,) or extent.dtype != I64:
+            raise OperationError(
+                f"{self._name} of a Prefix of {elements!r} with the extent {extent!r}: write "
+                "elements of one axis, and an extent of one int64, as select(..., on_device=True) "
+                "gives them."
+            )
+        self._plan = self._of_prefix
+        return tuple([self._array(x) for x in (*first, *operands[1:])])
+
     def _array(self, x: Any) -> Any:
         if type(x) is Tensor and x.dtype.kind in "biufc":
             return x
@@ -125,13 +152,15 @@ class Algorithm(DeviceOp[T]):
 
     @property
     def home(self) -> Home:
-        return first_home(self._operands)
+        first, *more = self._operands
+        return first_home((*first, *more) if type(first) is Prefix else self._operands)
 
     def steps(self, ctx: Context) -> Steps[T]:
-        arrays: list[Any] = list(self._operands)
-        for i, given in enumerate(arrays):
-            if is_op(given):
-                arrays[i] = self._array((yield from given.steps(ctx)))
+        given: list[Any] = list(self._operands)
+        for i, operand in enumerate(given):
+            if is_op(operand):
+                given[i] = yield from operand.steps(ctx)
+        arrays: list[Any] = list(given if self._build else self._arrays(given))
         build = self._build or self._planned(tuple(arrays))
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):
@@ -154,53 +183,6 @@ class Algorithm(DeviceOp[T]):
     def _describe(self) -> str:
         shown_ = (str(x) if is_op(x) else str(getattr(x, "shape", "")) for x in self._operands)
         return f"{self._name}({', '.join(shown_)})"
-
-
-class _Passed:
-    """The prerequisite that the device has passed an event. A loop waits for it as for any event:
-    a thread that compiles is not kept from that.
-    """
-
-    def __init__(self, event: Event) -> None:
-        self._event = event
-
-    def run(self) -> None:
-        self._event.synchronize()
-
-    def future(self, _if_closed: object) -> asyncio.Future[BaseException | None]:
-        return asyncio.ensure_future(self._passed())
-
-    async def _passed(self) -> BaseException | None:
-        try:
-            await self._event
-        except Exception as error:
-            return error
-        return None
-
-
-class Numbers(DeviceOp[tuple[Any, ...]]):
-    """The elements of a tensor, awaited within an operation, which goes on with them."""
-
-    def __init__(self, tensor: Tensor, name: str) -> None:
-        self._tensor = tensor
-        self._name = name
-
-    @property
-    def home(self) -> Home:
-        return self._tensor.device
-
-    def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
-        if ctx.records:
-            raise NotAGraphNodeError(
-                f"{self._name} awaits a number, on which the shape of its result depends: no graph "
-                "can have it.\nAwait it before, and give the graph its result."
-            )
-        array = yield from download(ctx, self._tensor)
-        yield _Passed(Event(ctx.device, timing=False).record(ctx.stream))
-        return tuple([array.item(i) for i in range(array.size)])
-
-    def _describe(self) -> str:
-        return f"{self._name} awaits a number"
 
 
 class InTwoParts(DeviceOp[T]):

@@ -10,15 +10,20 @@ import numpy as np
 
 from numbasync.algorithms.launches import Array, Launches
 from numbasync.algorithms.operation import Algorithm, axes_of
-from numbasync.algorithms.operators import Operator, operator_of
+from numbasync.algorithms.operators import BOOL, Operator, operator_of
+from numbasync.algorithms.prefix import put_filled
 from numbasync.algorithms.reduce_kernels import THREADS, block_of, reduce_kernel
-from numbasync.arguments import check_bool, check_whole, shown
+from numbasync.algorithms.scans import neutral
+from numbasync.arguments import check_bool, check_whole, is_one_of, shown
 from numbasync.errors import CallerError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty, full
 from numbasync.tensors.create_ops import element
 from numbasync.tensors.tensor import Tensor
+
+# Of which something changes nothing, so that it may stand behind the end of a prefix.
+OF_PREFIXES = ("sum", "prod", "min", "max", "any", "all", "count_nonzero", "norm")
 
 
 def reduce(
@@ -224,7 +229,30 @@ def _reduction(
 ) -> DeviceOp[Tensor]:
     keep = check_bool(keepdims, f"keepdims of {name}")
     free = check_whole(ddof, f"ddof of {name}", 0)
-    return Algorithm(name, x, partial(_plan, name, op, axis, keep, free, initial))
+    of_prefix = None
+    if is_one_of(op, OF_PREFIXES):
+        of_prefix = partial(_plan_prefix, name, op, axis, keep)
+    plan = partial(_plan, name, op, axis, keep, free, initial)
+    return Algorithm(name, x, plan, of_prefix=of_prefix)
+
+
+def _plan_prefix(
+    name: str, op: str, axis: Any, keepdims: bool, shape: Shape, dtype: np.dtype[Any], one: Shape,
+    whole: np.dtype[Any],
+) -> Launches:  # fmt: skip
+    """The launches that reduce a prefix: behind its end is what changes nothing."""
+    axes_of(name, axis, 1)
+    operator = operator_of(op, dtype)
+    nothing = op == "min" if dtype == BOOL and op in ("min", "max") else neutral(op, dtype)
+    launches = Launches((shape, dtype), (one, whole))
+    x, extent = launches.operands
+    result = (1,) if keepdims else ()
+    if shape[0]:
+        row = put_filled(launches, x, extent, nothing).reshape((1, *shape, 1))
+        launches.give(put_reduction(launches, operator, row).reshape(result))
+    else:
+        launches.give(launches.full(result, nothing, operator.out))
+    return launches
 
 
 def _plan(

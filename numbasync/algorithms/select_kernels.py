@@ -109,6 +109,22 @@ def keep_marked(z: KernelOutput, x: KernelInput, mask: KernelInput, ends: Kernel
                 to += 1
 
 
+@launcher
+@cuda.jit
+def fill_behind(
+    z: KernelOutput, x: KernelInput, extent: KernelInput, each: int, low: int, high: int
+) -> None:
+    """Copy the first ``each * extent[0]`` words, and write two in turn behind them."""
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        if i < each * extent[0]:
+            z[i] = x[i]
+        elif i % each == 0:
+            z[i] = low
+        else:
+            z[i] = high
+
+
 @cache
 def bin_kernel(dtype: np.dtype[Any], lift: Any, is_shared: bool, has_edges: bool) -> Any:
     """The launcher ``(counts, x, edges)``: how many elements lie in each bin.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from numbasync.algorithms import cub
 from numbasync.algorithms.launches import Array, Launches
-from numbasync.algorithms.operation import Algorithm, InTwoParts, Numbers
+from numbasync.algorithms.operation import Algorithm, InTwoParts
 from numbasync.algorithms.operators import BOOL, F32, F64, I64, U8, named, operator_of, wide
+from numbasync.algorithms.prefix import Prefix, put_filled
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.reductions import put_reduction
 from numbasync.algorithms.scans import put_scan
@@ -26,7 +27,7 @@ from numbasync.algorithms.select_kernels import (
     search_kernel,
 )
 from numbasync.algorithms.sort_kernels import bits_of
-from numbasync.algorithms.sorts import Pair, check_ordered, put_sort, sort
+from numbasync.algorithms.sorts import Pair, check_ordered, last_of, put_sort, sort
 from numbasync.arguments import as_whole, check_bool, check_whole, is_one_of, shown
 from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync.layout import Shape
@@ -36,38 +37,6 @@ from numbasync.tensors.create import empty, zeros
 from numbasync.tensors.tensor import Tensor
 
 BLOCKS = 1024  # of a count: each block adds its bins to the result
-
-
-class Prefix(NamedTuple):
-    """Elements whose number only the device knows: the first ``extent[0]`` of `elements`, which is
-    as long as all that there could be; `extent` has one int64. What is behind them is not written.
-
-    A kernel takes it as one parameter, and reads the number where it is.
-
-    Examples:
-        >>> @na.launcher
-        ... @cuda.jit
-        ... def double(z: na.KernelOutput, chosen: na.KernelInput):
-        ...     i = cuda.grid(1)
-        ...     if i < chosen.extent[0]:
-        ...         z[i] = 2 * chosen.elements[i]
-        >>> x = np.array([3, 8, 1, 9])
-        >>> chosen = await na.algorithms.select(x, x > 2, on_device=True)
-        >>> result = await double(na.zeros(4, np.int64), chosen)
-        >>> await result.z.to_host(), await chosen.length()
-        (array([ 6, 16, 18,  0]), 3)
-    """
-
-    elements: Tensor
-    extent: Tensor
-
-    def length(self) -> DeviceOp[int]:
-        """An operation that brings the number of elements."""
-        return self.extent.item()
-
-    def trimmed(self) -> DeviceOp[Tensor]:
-        """An operation that awaits the number, and gives a view of so many elements."""
-        return Numbers(self.extent, "trimmed").map(lambda counts: self.elements[: counts[0]])
 
 
 @overload
@@ -95,7 +64,8 @@ def select(x: Any, mask: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         array([3, 8, 9])
     """
     stays = check_bool(on_device, "on_device of select")
-    return Algorithm("select", x, partial(_plan_select, stays), mask)
+    of_prefix = partial(_plan_select_prefix, stays)
+    return Algorithm("select", x, partial(_plan_select, stays), mask, of_prefix=of_prefix)
 
 
 @overload
@@ -119,7 +89,8 @@ def unique(x: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         array([1, 2, 3])
     """
     stays = check_bool(on_device, "on_device of unique")
-    return Algorithm("unique", x, partial(_plan_unique, stays))
+    of_prefix = partial(_plan_unique_prefix, stays)
+    return Algorithm("unique", x, partial(_plan_unique, stays), of_prefix=of_prefix)
 
 
 def searchsorted(a: Any, x: Any, side: str = "left") -> DeviceOp[Tensor]:
@@ -257,15 +228,44 @@ def _none(stays: bool, dtype: np.dtype[Any]) -> DeviceOp[Any]:
 def _plan_select(
     stays: bool, shape: Shape, dtype: np.dtype[Any], mask_shape: Shape, mask_dtype: np.dtype[Any]
 ) -> Any:
-    if shape != mask_shape:
-        raise ShapeError(f"select of shape {shape} by a mask of shape {mask_shape}: write one.")
-    if mask_dtype != BOOL:
-        raise DTypeError(f"select by a mask of {mask_dtype}: write one of bool, as x > 0 gives it.")
+    _check_mask(shape, mask_shape, mask_dtype)
     if not math.prod(shape):
         return lambda *_: _none(stays, dtype)
     launches = Launches((shape, dtype), (shape, mask_dtype))
     x, mask = (array.reshape((math.prod(shape),)) for array in launches.operands)
     return _put_marked(launches, "select", stays, x, mask)
+
+
+def _check_mask(shape: Shape, mask_shape: Shape, mask_dtype: np.dtype[Any]) -> None:
+    if shape != mask_shape:
+        raise ShapeError(f"select of shape {shape} by a mask of shape {mask_shape}: write one.")
+    if mask_dtype != BOOL:
+        raise DTypeError(f"select by a mask of {mask_dtype}: write one of bool, as x > 0 gives it.")
+
+
+def _plan_select_prefix(
+    stays: bool, shape: Shape, dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any],
+    mask_shape: Shape, mask_dtype: np.dtype[Any],
+) -> Any:  # fmt: skip
+    _check_mask(shape, mask_shape, mask_dtype)
+    if not shape[0]:
+        return lambda *_: _none(stays, dtype)
+    launches = Launches((shape, dtype), (one, whole), (shape, mask_dtype))
+    x, extent, mask = launches.operands
+    return _put_marked(launches, "select", stays, x, put_filled(launches, mask, extent, False))
+
+
+def _plan_unique_prefix(
+    stays: bool, shape: Shape, dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any]
+) -> Any:
+    check_ordered("unique", dtype)
+    if not shape[0]:
+        return lambda *_: _none(stays, dtype)
+    launches = Launches((shape, dtype), (one, whole))
+    x, extent = launches.operands
+    filled = put_filled(launches, x, extent, last_of(dtype, False)).reshape((1, *shape))
+    keys, _ = put_sort(launches, False, "none", filled, filled, dtype, shape[0])
+    return _put_changes(launches, stays, keys.reshape(shape), extent)
 
 
 def _plan_unique(stays: bool, shape: Shape, dtype: np.dtype[Any]) -> Any:
@@ -288,12 +288,18 @@ def _plan_sorted(stays: bool, shape: Shape, dtype: np.dtype[Any]) -> Any:
     return _put_changes(launches, stays, launches.operands[0])
 
 
-def _put_changes(launches: Launches, stays: bool, x: Array) -> Any:
-    """Put the selection of the first of equal neighbours behind the launches: what builds it."""
+def _put_changes(launches: Launches, stays: bool, x: Array, extent: Array | None = None) -> Any:
+    """Put the selection of the first of equal neighbours behind the launches: what builds it.
+
+    Args:
+        extent: has how many elements there are; None: all.
+    """
     n, dtype = x.shape[0], x.dtype
     mask = launches.empty((n,), BOOL)
     kernel = change_kernel(dtype)
     launches.launch(kernel[_blocks(n), THREADS], mask, x.reinterpret(bits_of(dtype)))
+    if extent is not None:
+        mask = put_filled(launches, mask, extent, False)
     return _put_marked(launches, "unique", stays, x, mask)
 
 
