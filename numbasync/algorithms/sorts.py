@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import dtypes
-from numbasync.algorithms import cub
+from numbasync.algorithms import cub, numpy_sorts
 from numbasync.algorithms.launches import Array, Launches
 from numbasync.algorithms.look_back import words_of_row
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
@@ -63,6 +63,9 @@ def sort(x: Any, axis: Any = -1, *, descending: bool = False) -> DeviceOp[Tensor
     integers, to the same bits, in less time; not for `argsort` and `sort_by_key`. It is compiled
     for a dtype at the first such sort, which takes seconds. `NUMBASYNC_CUB=0` in the environment
     goes without it, and a graph does; `numbasync doctor` says whether it is installed.
+
+    On the CPU device NumPy sorts, to the same bits; the kernels do in graphs, and where more than
+    two processors share a row of more than 262,144 elements.
 
     Raises:
         ShapeError: there is no such axis.
@@ -203,8 +206,8 @@ def _plan(
     rows = math.prod(whole) // n if n else 0
     carried = given_dtype or (I64 if values == "places" else dtype)
     what = {"sort": slice(1), "argsort": slice(1, 2)}.get(name, slice(2))  # of the pair
+    result = (*whole[:along], kept, *whole[along + 1 :])
     if not math.prod(whole) or not kept:
-        result = (*whole[:along], kept, *whole[along + 1 :])
         of: list[np.dtype[Any]] = [dtype, carried][what]
         made = partial(empty, result)
         return lambda *_: made(of[0]) if len(of) == 1 else zip(*map(made, of))
@@ -217,19 +220,29 @@ def _plan(
         return build
     operands = [(shape, dtype)] if given_dtype is None else [(shape, dtype), (shape, given_dtype)]
     is_last = along == rank - 1
-    launches = Launches(*operands, orders=[None if is_last else order] * len(operands))
-    x, given = (array.reshape((rows, n)) for array in (*launches.operands, *launches.operands)[:2])
-    if most is not None and LESS * kept <= n and n > THREADS * each_of(dtype):
-        found, places = put_top(launches, descending, kept, x)
-        pair = put_sort(launches, descending, "given", found, places, I64, kept)
-    else:
-        pair = put_sort(launches, descending, values, x, given, carried, kept)
-    left = tuple(whole[a] for a in order[:-1])
-    launches.give(
-        *(z.reshape((*left, z.shape[1])).first(kept).permuted(back) for z in [*pair][what]),
-        are_copied=not is_last or pair[0].shape[1] > kept,
-    )
-    return launches
+    is_searched = most is not None and LESS * kept <= n and n > THREADS * each_of(dtype)
+
+    def put(launches: Launches) -> None:
+        x, given = (a.reshape((rows, n)) for a in (*launches.operands, *launches.operands)[:2])
+        if is_searched:
+            found, places = put_top(launches, descending, kept, x)
+            pair = put_sort(launches, descending, "given", found, places, I64, kept)
+        else:
+            pair = put_sort(launches, descending, values, x, given, carried, kept)
+        left = tuple(whole[a] for a in order[:-1])
+        launches.give(
+            *(z.reshape((*left, z.shape[1])).first(kept).permuted(back) for z in [*pair][what]),
+            are_copied=not is_last or pair[0].shape[1] > kept,
+        )
+
+    seen = None if is_last else order
+    if is_searched:
+        launches = Launches(*operands, orders=[seen])
+        put(launches)
+        return launches
+    axis = None if axis is None else along
+    results = result, [dtype, carried][what]
+    return numpy_sorts.Sort(operands, seen, axis, descending, values, results, put)
 
 
 def _sort_row(x: Tensor, descending: bool) -> DeviceOp[Tensor]:
@@ -243,10 +256,12 @@ def _sort_row(x: Tensor, descending: bool) -> DeviceOp[Tensor]:
 
 
 def _plan_row(descending: bool, shape: Shape, dtype: np.dtype[Any]) -> Launches:
-    launches = Launches((shape, dtype))
-    (x,) = launches.operands
-    launches.give(put_sort(launches, descending, "none", x, x, dtype, shape[1])[0])
-    return launches
+    def put(launches: Launches) -> None:
+        (x,) = launches.operands
+        launches.give(put_sort(launches, descending, "none", x, x, dtype, shape[1])[0])
+
+    keys = [(shape, dtype)]
+    return numpy_sorts.Sort(keys, None, 1, descending, "none", (shape, [dtype]), put)
 
 
 def put_sort(

@@ -279,6 +279,11 @@ class Device(Protocol):
         ...
 
     @property
+    def is_host(self) -> bool:
+        """Whether the device's memory is the host's: `Queue.call` gives functions NumPy arrays."""
+        ...
+
+    @property
     def counts_steps(self) -> bool:
         """Whether times of events are numbers of steps, drawn by a seed, and not of a clock."""
         ...

@@ -32,6 +32,14 @@ CHUNK = THREADS * 16
 RNG = np.random.default_rng(7)
 
 
+@pytest.fixture(autouse=True)
+def by_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernels, also on the CPU device; `test_numpy_sorts.py` has the other way."""
+    if "device" in request.fixturenames:
+        device = request.getfixturevalue("device")
+        monkeypatch.setattr(type(device.backend), "is_host", False)
+
+
 def mixed(shape: Any, dtype: str) -> np.ndarray:
     """Numbers over the whole range, many of them twice, with what compares oddly."""
     kind = np.dtype(dtype)

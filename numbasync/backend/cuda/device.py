@@ -115,6 +115,7 @@ class CudaDevice:
     spin_seconds = 300e-6
     counts_steps = False
     locks_pages = True
+    is_host = False
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal

@@ -54,6 +54,7 @@ class CpuDevice:
     coarsener = None
     locks_pages = False
     has_cub = False
+    is_host = True
     completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
 
     def __init__(self, ordinal: int) -> None:
