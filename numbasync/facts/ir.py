@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from numbasync.errors import LauncherError
+from numbasync.facts.assigned_once import assign_once
 from numbasync.facts.callees import is_slice
 from numbasync.facts.source import captured
 
@@ -227,11 +228,13 @@ def read(function: FunctionType) -> Names:
 
 def _read(function: FunctionType) -> Any:
     """Numba's IR, with closures inlined where they are called, and each variable assigned once."""
+    from numba.core import ssa
     from numba.core.compiler import run_frontend
-    from numba.core.ssa import reconstruct_ssa
 
     try:
-        return reconstruct_ssa(run_frontend(function, inline_closures=True))
+        code = run_frontend(function, inline_closures=True)
+        code.blocks = assign_once(code.blocks, ssa)
+        return code
     except Exception:  # a closure that cannot be inlined, for example, stays
         try:
             return run_frontend(function)
