@@ -77,6 +77,17 @@ for is_same, kind in ((False, types.Any), (True, types.NoneType)):
     registry.lower(operator.is_not, kind, types.NoneType)(_known(not is_same))
 
 
+latest: list[Any] = [None]  # the device function that was compiled, or found, last
+
+
+def _noting(own: Any) -> Any:
+    def compile_callee(self: Any, sig: Any, abi_name: Any = None) -> Any:
+        latest[0] = own(self, sig, abi_name)
+        return latest[0]
+
+    return compile_callee
+
+
 def _with_shared_arrays(own: Any) -> Any:
     """The lowering of a call of a device function, which takes over the function and its constants,
     but not its shared arrays.
@@ -84,19 +95,12 @@ def _with_shared_arrays(own: Any) -> Any:
 
     def call(self: Any, target: Any, fn: Any, args: Any, kws: Any = None) -> Any:
         result = own(self, target, fn, args, kws)
-        if isinstance(fn, dispatchers.MLIRDispatcher):
-            callee = getattr(fn, "_device_dispatcher", fn)
-            folded, _, given = self._fold_dispatcher_call_args(callee, args, kws)
-            name = f"{callee.py_func.__qualname__}_{id(callee)}"
-            code = callee._compile_as_device_callee(
-                folded, abi_name=lowering.generate_mangled_name(name, given)
-            )
-            module = lowering.ir.Module.parse(lowering.get_mlir_module_str(code.metadata))
-            block = self.mlir_gpu_module.regions[0].blocks[0]
-            there = {op.sym_name.value for op in block if isinstance(op, GlobalOp)}
-            for op in next(iter(module.body)).regions[0].blocks[0].operations:
-                if isinstance(op, GlobalOp) and op.sym_name.value not in there:
-                    block.append(op.clone())
+        module = lowering.ir.Module.parse(lowering.get_mlir_module_str(latest[0].metadata))
+        block = self.mlir_gpu_module.regions[0].blocks[0]
+        there = {op.sym_name.value for op in block if isinstance(op, GlobalOp)}
+        for op in next(iter(module.body)).regions[0].blocks[0].operations:
+            if isinstance(op, GlobalOp) and op.sym_name.value not in there:
+                block.append(op.clone())
         return result
 
     return call
@@ -104,6 +108,13 @@ def _with_shared_arrays(own: Any) -> Any:
 
 lowering: Any = importlib.import_module(f"{MLIR}.mlir_lowering")
 GlobalOp = lowering.memref.GlobalOp
+dispatchers.MLIRDispatcher._compile_as_device_callee = _noting(
+    dispatchers.MLIRDispatcher._compile_as_device_callee
+)
 lowering.MLIRLower.build_user_defined_function_call = _with_shared_arrays(
     lowering.MLIRLower.build_user_defined_function_call
 )
+# An overload's code is taken over by what this says.
+link: Any = importlib.import_module(f"{MLIR}.lowering_utilities.link")
+own_linkable = link._is_linkable_op
+link._is_linkable_op = lambda op: own_linkable(op) or isinstance(op, GlobalOp)
