@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -74,11 +72,9 @@ def _of_numba_cuda(name: str) -> Callable[..., Any]:
 
 
 def replacements() -> list[tuple[Any, str, Any]]:
-    """What numba-cuda-mlir has in the place of its own, as (module or class, name, value); nothing
-    where it is not installed. `numba.cuda` uses the CPU device already.
+    """What numba-cuda-mlir has in the place of its own, as (module or class, name, value).
+    `numba.cuda` uses the CPU device already.
     """
-    if PACKAGE not in sys.modules and importlib.util.find_spec(PACKAGE) is None:
-        return []
     other, ours = importlib.import_module(f"{PACKAGE}.cuda"), module("")
     found = mlir_kernels.counterparts()  # of its own names, before they are replaced
     made = [
