@@ -73,10 +73,15 @@ def test_transpose_of_any_rank(device: na.Device) -> None:
 
 
 def test_tiles_in_shared_memory(device: na.Device) -> None:
-    for shape, axes in (*SWAPS[:3], ((4, 8), (0, 1)), ((300, 2), (0, 1))):
-        x = bits(shape, "float32")
+    cases = [
+        ("float32", (70, 33), (0, 1)), ("float32", (2, 128, 3, 96), (1, -1)),
+        ("float32", (20, 5, 18, 3), (2, 0)), ("uint16", (130, 68), (0, 1)),
+        ("uint8", (140, 2, 4), (0, -1)), ("uint8", (3, 70), (0, 1)),
+    ]  # fmt: skip
+    for dtype, shape, axes in cases:
+        x = bits(shape, dtype)
         got = swapped(na.from_host(x).sync(), *axes, True, False)
-        assert got.tobytes() == x.swapaxes(*axes).tobytes()
+        assert got.tobytes() == x.swapaxes(*axes).tobytes(), (dtype, shape)
 
 
 @pytest.mark.parametrize("dtype", ["float32", full("float16")])
@@ -117,9 +122,11 @@ def test_sparse_products(device: na.Device, index: str) -> None:
 
 @pytest.mark.full
 def test_no_races_in_tiles(device: na.Device) -> None:
-    x = RNG.integers(0, 2**32, 20 * 18, np.uint32)
-    kernel = tiles_kernel(x.dtype, 16, 16, 1)
+    x = bits((40, 34), "uint16")
+    words = x.ravel().view(np.uint32)
+    kernel = tiles_kernel(words.dtype, 2, 32, 32, 1)
     na.testing.check_kernel(
-        kernel, (np.zeros_like(x), x, 20, 1, 18), lambda *_: x.reshape(20, 18).T.ravel(),
+        kernel, (np.zeros_like(words), words, 40, 1, 34),
+        lambda *_: x.T.ravel().view(np.uint32),
         grid=4, block=256,
     )  # fmt: skip

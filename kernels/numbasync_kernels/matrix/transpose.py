@@ -22,6 +22,7 @@ from numbasync.kernel_names import cuda, from_dtype, int64, uint32, uint64
 
 SECTOR = 32  # bytes, which a GPU reads and writes together
 WIDEST = 8  # bytes of a unit
+WORD = 4  # bytes that a thread reads and writes, of narrower elements
 THREADS = 256
 MOVES = 4  # rows under way in a thread
 UNITS: dict[int, np.dtype[Any]] = {
@@ -107,99 +108,122 @@ def _plan(
     run = behind * dtype.itemsize
     unit = UNITS[math.gcd(run, WIDEST if is_aligned else dtype.alignment)]
     each = run // unit.itemsize
-    size = before * m * between * n * each
+    parts = WORD // unit.itemsize if is_aligned and each == 1 and not is_serial else 1
+    if parts < 1 or m % parts or n % parts:
+        parts = 1
+    word = UNITS[unit.itemsize * parts]
     (x,) = launches.operands
-    whole = launches.empty((size * unit.itemsize // dtype.itemsize,), dtype)
-    z, x = whole.reinterpret(unit), x.reshape(whole.shape).reinterpret(unit)
+    whole = launches.empty((math.prod(shape),), dtype)
+    z, x = whole.reinterpret(word), x.reshape(whole.shape).reinterpret(word)
     if run >= SECTOR:
-        rows = size // each
+        rows = before * m * between * n
         lanes = min(32, 1 << (each - 1).bit_length())
         kernel = runs_kernel(lanes, rows < 2**31)
         blocks = -(-rows // (THREADS // lanes * MOVES))
         launches.launch(kernel[blocks, (lanes, THREADS // lanes)], z, x, m, between, n, each)
     else:
-        down, across = tile_of(m, n, unit.itemsize, each, is_serial)
+        down, across = tile_of(m, n, unit.itemsize, parts, each, is_serial)
         tiles = before * between * -(-m // down) * -(-n // across)
         if is_serial:
             kernel = serial_kernel(down, across, each)[-(-tiles // 32), 32]
         else:
-            kernel = tiles_kernel(unit, down, across, each)[tiles, THREADS]
+            kernel = tiles_kernel(word, parts, down, across, each)[tiles, THREADS]
         launches.launch(kernel, z, x, m, between, n)
     launches.give(whole.reshape(result))
     return launches
 
 
-def tile_of(m: int, n: int, unit: int, each: int, is_serial: bool) -> tuple[int, int]:
-    """Rows and columns of a tile, powers of two: a square's, or its area along the longer axis."""
-    side = 16 if is_serial or unit * each > 8 else 64 if unit * each <= 2 else 32
-    down, across = (min(side, 1 << (k - 1).bit_length()) for k in (m, n))
-    return (side * side // across, across) if across < side else (down, side * side // down)
+def tile_of(
+    m: int, n: int, unit: int, parts: int, each: int, is_serial: bool
+) -> tuple[int, int]:  # fmt: skip
+    """Rows and columns of a tile, powers of two, of which a thread has up to 16 words; along the
+    longer axis if the other is short.
+    """
+    if is_serial or unit * each > 8:
+        rows, columns = 16, 16
+    else:
+        rows, columns = (32, 32) if each > 1 else (128, 32 * parts)
+    down, across = (min(side, 1 << (k - 1).bit_length()) for side, k in ((rows, m), (columns, n)))
+    return (
+        (rows * columns // across, across) if across < columns else (down, rows * columns // down)
+    )
 
 
 @cache
-def tiles_kernel(unit: np.dtype[Any], down: int, across: int, each: int) -> Any:
+def tiles_kernel(word: np.dtype[Any], parts: int, down: int, across: int, each: int) -> Any:
     """The launcher ``(z, x, m, q, n)`` of runs of `each` units, in tiles of `down` rows and
     `across` columns: ``z[p, j, k, i] = x[p, i, k, j]`` of shapes ``(p, n, q, m)`` and
-    ``(p, m, q, n)``, both given as units in a row. A block has a tile.
+    ``(p, m, q, n)``, both given as words in a row. A block has a tile.
+
+    Args:
+        parts: units of a word: neighbours along `n` become neighbours along `m` within words, so
+            that both are a multiple of this. If there are several, `each` is 1.
     """
-    kind = from_dtype(unit)
-    width, height = across * each, down * each  # units of a tile's row, and of a column
-    pitch = width + 1  # so that units of a column are in different banks
+    kind = from_dtype(word)
+    bits = 8 * word.itemsize // parts
+    mask = kind((1 << bits) - 1)
+    bands = down // parts  # rows, of which a word of the result has `parts` neighbours
+    width, height = across // parts * each, bands * each  # words of a tile's row, and of a column
+    pitch = width + 1  # so that words of a column are in different banks
     cells = down * pitch
-    moves = down * width // THREADS
+    moves, stores = down * width // THREADS, bands * width // THREADS
 
     @na.launcher(may_alias=True)
     @cuda.jit
     def swap_in_tiles(z: na.KernelOutput, x: na.KernelInput, m: int, q: int, n: int) -> None:
         tile = cuda.shared.array(cells, kind)
         held = cuda.local.array(moves, kind)
+        words = cuda.local.array(parts, kind)
         t = uint32(cuda.threadIdx.x)
-        tiles_across = (n + across - 1) // across
-        tiles_down = (m + down - 1) // down
-        number = int64(cuda.blockIdx.x)
-        left = number % tiles_across * across
-        number = number // tiles_across
-        top = number % tiles_down * down
-        number = number // tiles_down
-        layer = number % q
-        before = number // q
-        x_step = uint64(q * n * each)
-        z_step = uint64(q * m * each)
-        x_first = uint64(((before * m + top) * q + layer) * n + left) * uint64(each)
-        z_first = uint64(((before * n + left) * q + layer) * m + top) * uint64(each)
+        # A grid has less than 2**31 blocks, so that their numbers are divided in 32 bits.
+        number = uint32(cuda.blockIdx.x)
+        tiles_across = uint32((n + across - 1) // across)
+        tiles_down = uint32((m + down - 1) // down)
+        rest = uint32(number // tiles_across)
+        left = int64(uint32(number - uint32(rest * tiles_across))) * across
+        number = uint32(rest // tiles_down)
+        top = int64(uint32(rest - uint32(number * tiles_down))) * down
+        before = int64(uint32(number // uint32(q)))
+        layer = int64(number) - before * q
+        x_step = uint64(q * (n // parts) * each)
+        z_step = uint64(q * (m // parts) * each)
+        x_first = uint64((((before * m + top) * q + layer) * n + left) // parts * each)
+        z_first = uint64((((before * n + left) * q + layer) * m + top) // parts * each)
         rows, columns = min(m - top, down), min(n - left, across)
-        if rows == down and columns == across:
+        is_whole = rows == down and columns == across
+        if is_whole:
             for k in range(moves):
                 cell = uint32(t + uint32(k * THREADS))
                 row, column = uint32(cell // uint32(width)), uint32(cell % uint32(width))
                 held[k] = x[x_first + row * x_step + uint64(column)]
-            for k in range(moves):
-                cell = uint32(t + uint32(k * THREADS))
-                row, column = uint32(cell // uint32(width)), uint32(cell % uint32(width))
-                tile[uint32(row * uint32(pitch) + column)] = held[k]
-            cuda.syncthreads()
-            for k in range(moves):
-                cell = uint32(t + uint32(k * THREADS))
-                column, rest = uint32(cell // uint32(height)), uint32(cell % uint32(height))
-                row, part = uint32(rest // uint32(each)), uint32(rest % uint32(each))
-                at = uint32(row * uint32(pitch) + column * uint32(each) + part)
-                z[z_first + column * z_step + uint64(rest)] = tile[at]
         else:
             for k in range(moves):
                 cell = uint32(t + uint32(k * THREADS))
                 row, column = uint32(cell // uint32(width)), uint32(cell % uint32(width))
-                if row < rows and column < columns * each:
-                    tile[uint32(row * uint32(pitch) + column)] = x[
-                        x_first + row * x_step + uint64(column)
-                    ]
-            cuda.syncthreads()
-            for k in range(moves):
-                cell = uint32(t + uint32(k * THREADS))
-                column, rest = uint32(cell // uint32(height)), uint32(cell % uint32(height))
-                row, part = uint32(rest // uint32(each)), uint32(rest % uint32(each))
-                at = uint32(row * uint32(pitch) + column * uint32(each) + part)
-                if row < rows and column < columns:
-                    z[z_first + column * z_step + uint64(rest)] = tile[at]
+                held[k] = kind(0)
+                if row < rows and column < columns // parts * each:
+                    held[k] = x[x_first + row * x_step + uint64(column)]
+        for k in range(moves):
+            cell = uint32(t + uint32(k * THREADS))
+            row, column = uint32(cell // uint32(width)), uint32(cell % uint32(width))
+            band = uint32(uint32(row % uint32(parts)) * uint32(bands) + row // uint32(parts))
+            tile[uint32(band * uint32(pitch) + column)] = held[k]
+        cuda.syncthreads()
+        for k in range(stores):
+            cell = uint32(t + uint32(k * THREADS))
+            column, place = uint32(cell // uint32(height)), uint32(cell % uint32(height))
+            band, unit = uint32(place // uint32(each)), uint32(place % uint32(each))
+            at = uint32(band * uint32(pitch) + column * uint32(each) + unit)
+            for s in range(parts):
+                words[s] = tile[uint32(at + uint32(s * bands * pitch))]
+            if is_whole or (band < rows // parts and column < columns // parts):
+                to = z_first + (column * uint32(parts)) * z_step + uint64(place)
+                for r in range(parts):
+                    turned = kind(0)
+                    for s in range(parts):
+                        part = kind(kind(words[s] >> kind(r * bits)) & mask)
+                        turned = kind(turned | kind(part << kind(s * bits)))
+                    z[to + uint64(r) * z_step] = turned
 
     return swap_in_tiles
 
