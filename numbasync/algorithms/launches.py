@@ -224,12 +224,12 @@ class Launches:
             if order is not None:
                 x = x._view(permuted_layout(x._layout, order))
             if not x.is_contiguous:
-                x = yield from part_of(ctx, x.dup())
+                x = yield from enqueue_part(ctx, x.dup())
             seen.append(x)
         storages = []
         for spec, value in self._made:
             if isinstance(value, np.ndarray):
-                storages.append((yield from part_of(ctx, from_host(value))).storage)
+                storages.append((yield from enqueue_part(ctx, from_host(value))).storage)
                 continue
             if ctx.admission is not None:
                 yield from ctx.room(spec.nbytes)
@@ -239,13 +239,13 @@ class Launches:
         tensors = self._tensors(seen, storages, ctx.device)
         launches = [_called(*launch, tensors) for launch in self._launches]
         for launch in launches:
-            yield from part_of(ctx, launch)
+            yield from enqueue_part(ctx, launch)
         if self.has_fast_path(operands):
             self._note(ctx.device, operands, launches)
         given = [self._seen(result, seen, storages, ctx.device) for result in self._results]
         if self._are_copied:
             for i, result in enumerate(given):
-                given[i] = yield from part_of(ctx, result.dup())
+                given[i] = yield from enqueue_part(ctx, result.dup())
         return self._given(given)
 
     def _tensors(
@@ -295,7 +295,7 @@ def _view_of(array: Array) -> View:
     return View(array.place, array.at, array.dtype, spec)
 
 
-def part_of(ctx: Context, op: DeviceOp[T]) -> Steps[T]:
+def enqueue_part(ctx: Context, op: DeviceOp[T]) -> Steps[T]:
     """Enqueue a part of an algorithm; its value."""
     op.suppress_warning()
     if op.has_fast_path and ctx.try_enqueue(op):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from numbasync import dtypes
-from numbasync.algorithms.launches import Launches, part_of, permuted_layout
+from numbasync.algorithms.launches import Launches, enqueue_part, permuted_layout
 from numbasync.algorithms.operators import I64
 from numbasync.algorithms.prefix import Numbers, Prefix
 from numbasync.arguments import as_wholes, shown
@@ -164,11 +164,11 @@ class Algorithm(DeviceOp[T]):
         build = self._build or self._planned(tuple(arrays))
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):
-                arrays[i] = yield from part_of(ctx, from_host(array))
+                arrays[i] = yield from enqueue_part(ctx, from_host(array))
         if isinstance(build, Launches):
             result: Any = yield from build.run(ctx, arrays)
             return result  # type: ignore[no-any-return]
-        value: T = yield from part_of(ctx, build(*arrays))
+        value: T = yield from enqueue_part(ctx, build(*arrays))
         return value
 
     @property
@@ -209,8 +209,8 @@ class InTwoParts(DeviceOp[T]):
 
     def steps(self, ctx: Context) -> Steps[T]:
         first, *others = yield from self._launches.run(ctx, self._tensors)
-        numbers = yield from part_of(ctx, Numbers(first, self._name))
-        value: T = yield from part_of(ctx, self._follow(*numbers, *others))
+        numbers = yield from enqueue_part(ctx, Numbers(first, self._name))
+        value: T = yield from enqueue_part(ctx, self._follow(*numbers, *others))
         return value
 
     def _describe(self) -> str:
