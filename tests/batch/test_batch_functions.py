@@ -10,10 +10,17 @@ import pytest
 
 import numbasync as na
 from numbasync.batch import Elementwise, Tuning
-from numbasync.errors import BatchStateError, CallerError
+from numbasync.errors import (
+    BatchStateError,
+    CallerError,
+    DTypeError,
+    LauncherError,
+    OperationError,
+    ShapeError,
+)
 from numbasync.testing import counters
 from tests.batch.computing import F32, X, Y
-from tests.common import full
+from tests.common import full, host
 
 
 @na.elementwise
@@ -135,3 +142,35 @@ async def test_a_function_that_does_not_compile_changes_nothing(
     assert b.transfers.uploads == 0
     with pytest.raises(BatchStateError, match=r"failed, and .*record another one\.\n.*kernel"):
         b.read(y)
+
+
+def test_functions_of_tensors_are_operations(device: na.Device) -> None:
+    x, row = na.from_host(X.reshape(-1, 1)).sync(), na.arange(5)
+    got = host(soft_clip(x, na.elementwise("add")(row, 1.0)))
+    limit = np.arange(1, 6, dtype=F32)
+    np.testing.assert_allclose(got, limit * np.tanh(X[:, None] / limit), rtol=1e-6, atol=1e-6)
+    assert host(is_near(x.T, X)).dtype == np.bool_
+    np.testing.assert_array_equal(host(na.elementwise("leaky_relu")(x, 0.5)),
+                                  np.where(X > 0, X, X / 2)[:, None])  # fmt: skip
+    before = counters().launches
+    strided = na.elementwise("where")(is_near(x[::3], 0.0), x[::3], -1)
+    want = np.where(abs(X[::3]) < 0.5, X[::3], F32(-1))[:, None]
+    np.testing.assert_array_equal(host(strided), want)
+    assert counters().launches == before + 2
+
+
+def test_operations_of_tensors_that_are_refused(device: na.Device) -> None:
+    x = na.zeros((2, 3)).sync()
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        soft_clip(x, x.T)
+    with pytest.raises(DTypeError, match="uint8"):
+        soft_clip(x, np.ones(3, np.uint8))
+    with pytest.raises(OperationError, match="takes 2 operands, not 1"):
+        soft_clip(x)
+    with pytest.raises(OperationError, match="pass at least one"):
+        soft_clip(1.0, 2.0)
+    with pytest.raises(LauncherError, match="one of abs, add"):
+        na.elementwise("relux")
+    id: Any = na.CommandBatch().upload(X)
+    with pytest.raises(OperationError, match=r"write b.relu"):
+        na.elementwise("relu")(id)

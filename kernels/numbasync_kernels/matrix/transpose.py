@@ -141,12 +141,13 @@ def tile_of(
     """
     if is_serial or unit * each > 8:
         rows, columns = 16, 16
+    elif each > 1:
+        rows, columns = 32, 32
     else:
-        rows, columns = (32, 32) if each > 1 else (128, 32 * parts)
-    down, across = (min(side, 1 << (k - 1).bit_length()) for side, k in ((rows, m), (columns, n)))
-    return (
-        (rows * columns // across, across) if across < columns else (down, rows * columns // down)
-    )
+        rows, columns = (128, 32 * parts) if unit * parts >= WORD else (64, 64)
+    area = rows * columns
+    down, across = min(rows, 1 << (m - 1).bit_length()), min(columns, 1 << (n - 1).bit_length())
+    return (area // across, across) if across < columns else (down, area // down)
 
 
 @cache

@@ -341,6 +341,21 @@ class BatchOp(Run[Results[Tensor]]):
         return Results({n: made[n] for n in self._prepared.wanted if n in made}, self._batch)
 
 
+class OneResult(Run[Tensor]):
+    """A batch, run once. Returns the tensor of one id."""
+
+    def __init__(self, batch: BatchRun, prepared: Prepared, number: int) -> None:
+        super().__init__(batch, prepared)
+        self._number = number
+
+    def result(self) -> Tensor:
+        return self._batch.tensors[self._number]
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        memory = yield from self.run(ctx)
+        return memory.tensors[self._number]
+
+
 def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
     """Enqueue a plan: uploads of the inputs that are not on the device yet, and the kernels."""
     loaded = yield from kernels(plan, ctx)
