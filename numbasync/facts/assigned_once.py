@@ -23,13 +23,8 @@ def assign_once(blocks: dict[int, Any], ssa: Any) -> dict[int, Any]:
         return {}
     flow = ssa.compute_cfg_from_blocks(blocks)
     frontiers = ssa._iterated_domfronts(flow)
-    twice = dict.fromkeys(ssa._find_defs_violators(blocks, flow))
-    named: dict[str, set[int]] = {name: {next(iter(blocks))} for name in twice}  # for its scope
-    for label, block in blocks.items():
-        for statement in block.body:
-            for variable in statement.list_vars():
-                if variable.name in named:
-                    named[variable.name].add(label)
+    first = next(iter(blocks))  # its scope has all names
+    named = {name: labels | {first} for name, labels in _assigned_twice(blocks, flow, ssa).items()}
     variables = ssa._CacheListVars()
     made = dict(blocks)
     for name, labels in named.items():
@@ -39,3 +34,29 @@ def assign_once(blocks: dict[int, Any], ssa: Any) -> dict[int, Any]:
         part = {b: made[b] for b in made if b in labels}
         made.update(ssa._fix_ssa_vars(part, name, definitions, flow, frontiers, variables))
     return made
+
+
+def _assigned_twice(blocks: dict[int, Any], flow: Any, ssa: Any) -> dict[str, set[int]]:
+    """The variables that are assigned more than once, or used where no assignment has surely been,
+    in the order of Numba's `_find_defs_violators`; and the labels of the blocks that name each.
+    """
+    assign = getattr(ssa.ir, "assign_types", ssa.ir.Assign)
+    assigned: dict[str, list[int]] = {}
+    used: dict[str, set[int]] = {}
+    for label, block in blocks.items():
+        for statement in block.body:
+            target = statement.target.name if isinstance(statement, assign) else None
+            if target is not None:
+                assigned.setdefault(target, []).append(label)
+            for variable in statement.list_vars():
+                if variable.name != target:
+                    used.setdefault(variable.name, set()).add(label)
+    dominators = flow.dominators()
+    found = [name for name, labels in assigned.items() if len(labels) > 1]
+    found += [
+        name
+        for name, labels in used.items()
+        if len(assigned.get(name, ())) < 2
+        and any(dominators[label].isdisjoint(assigned.get(name, ())) for label in labels)
+    ]
+    return {name: {*assigned.get(name, ()), *used.get(name, ())} for name in found}
