@@ -53,7 +53,7 @@ def test_a_private_name_is_found() -> None:
 
 
 def test_a_source_is_counted() -> None:
-    assert rooms.parts(TEXT, ast.parse(TEXT)) == (2, 4, 4)
+    assert rooms.parts(TEXT) == (2, 4, 4)
     sources = {"numbasync/batch/x.py": TEXT, "tests/batch/test_x.py": "1\n2\n", "tests/y.py": "1\n"}
     ((name, room),) = rooms.count(sources).items()
     assert (name, room) == ("batch", rooms.Room(1, 11, 3, 2, 4, 2, 1))
