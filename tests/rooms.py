@@ -127,9 +127,8 @@ def count(sources: dict[str, str]) -> dict[str, Room]:
         room.comments += comments
         room.docstrings += docstrings
         room.code += lines - docstrings - blank
-        for imported in imports(tree):
-            if room_of(*imported) != name:
-                importers.setdefault(room_of(*imported), set()).add(path)
+        for of in {room_of(*found) for found in imported(text)} - {name}:
+            importers.setdefault(of, set()).add(path)
     for name, number in private(sources).items():
         rooms[name].private = number
         rooms[name].importers = len(importers.get(name, ()))

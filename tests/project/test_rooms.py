@@ -54,8 +54,7 @@ def test_a_private_name_is_found() -> None:
 
 
 def test_a_source_is_counted() -> None:
-<<<<<<< HEAD
-    assert rooms.parts(TEXT, ast.parse(TEXT)) == (2, 4, 4)
+    assert rooms.parts(TEXT) == (2, 4, 4)
     sources = {
         "numbasync/batch/x.py": TEXT, "tests/batch/test_x.py": "1\n2\n", "tests/y.py": "1\n",
         "numbasync/x.py": "from numbasync.batch import x\n",
@@ -67,15 +66,6 @@ def test_a_source_is_counted() -> None:
     grown = {"batch": rooms.Room(2, 15, 3, 2, 4, 2, 1, 0)}
     first, second, last = rooms.table(grown, {"batch": room}).split("\n")
     assert first.split() == [field.name for field in fields(rooms.Room)]
-=======
-    assert rooms.parts(TEXT) == (2, 4, 4)
-    sources = {"numbasync/batch/x.py": TEXT, "tests/batch/test_x.py": "1\n2\n", "tests/y.py": "1\n"}
-    ((name, room),) = rooms.count(sources).items()
-    assert (name, room) == ("batch", rooms.Room(1, 11, 3, 2, 4, 2, 1))
-    grown = {"batch": rooms.Room(2, 15, 3, 2, 4, 2, 0)}
-    first, second, last = rooms.table(grown, {name: room}).split("\n")
-    assert first.split() == ["files", "lines", "code", "comments", "docstrings", "tests", "private"]
->>>>>>> w16-A
     assert second.split()[:5] == ["batch", "2", "(+1)", "15", "(+4)"]
     assert last.split()[-2:] == ["0", "(-1)"] and last.startswith("together")
 
