@@ -35,11 +35,12 @@ def _registering(own: Callable[..., Any]) -> Callable[..., Any]:
     """`numba_cuda_mlir.extending.register_jitable`, of functions that kernels call here, too."""
 
     def register(*functions: Any, **options: Any) -> Any:
+        if not functions:
+            return lambda function: register(function, **options)
         for function in functions:
-            mlir_kernels.call_in_kernels(function)
-        if functions:
-            return own(*functions, **options)
-        return lambda function: own(**options)(mlir_kernels.call_in_kernels(function))
+            if not mlir_kernels.belongs(function):  # to its own package, which registers, too
+                mlir_kernels.call_in_kernels(function)
+        return own(*functions, **options)
 
     return register
 
@@ -50,14 +51,20 @@ def _overloading(own: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     def register(*of: Any, **options: Any) -> Any:
         def decorate(function: Any) -> Any:
-            if not mlir_kernels.belongs(function):
-                with_meaning = mlir_kernels.with_meaning(function)
-                ours(*map(mlir_kernels.meaning, of), target="cuda")(with_meaning)
+            meant = tuple(map(mlir_kernels.meaning, of))
+            if not mlir_kernels.belongs(function) and not _is_its_type(meant[0]):
+                ours(*meant, target="cuda")(mlir_kernels.with_meaning(function))
             return own(*of, **options)(function)
 
         return decorate
 
     return register
+
+
+def _is_its_type(value: Any) -> bool:
+    """Whether a class is a type of a program's own, which no value has in kernels of numba.cuda."""
+    kind = importlib.import_module(f"{PACKAGE}.types").Type
+    return isinstance(value, type) and issubclass(value, kind)
 
 
 def _resolver(template: Any) -> Callable[[Any, Any], Any]:
