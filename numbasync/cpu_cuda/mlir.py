@@ -52,7 +52,9 @@ def _overloading(own: Callable[..., Any], name: str) -> Callable[..., Any]:
     def register(*of: Any, **options: Any) -> Any:
         def decorate(function: Any) -> Any:
             meant = tuple(map(mlir_kernels.meaning, of))
-            if not mlir_kernels.belongs(function) and not _is_its_type(meant[0]):
+            # No value has a type of the program's own for the other package.
+            is_its_own = name != "overload" and not _is_type(meant[0])
+            if not (mlir_kernels.belongs(function) or is_its_own):
                 ours(*meant, target="cuda")(mlir_kernels.with_meaning(function))
             return own(*of, **options)(function)
 
@@ -61,10 +63,9 @@ def _overloading(own: Callable[..., Any], name: str) -> Callable[..., Any]:
     return register
 
 
-def _is_its_type(value: Any) -> bool:
-    """Whether a class is a type of a program's own, which no value has in kernels of numba.cuda."""
-    kind = importlib.import_module(f"{PACKAGE}.types").Type
-    return isinstance(value, type) and issubclass(value, kind)
+def _is_type(value: Any) -> bool:
+    kind = module("types").Type
+    return isinstance(value, kind) or (isinstance(value, type) and issubclass(value, kind))
 
 
 def _resolver(template: Any) -> Callable[[Any, Any], Any]:
