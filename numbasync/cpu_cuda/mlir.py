@@ -34,13 +34,14 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
 def _registering(own: Callable[..., Any]) -> Callable[..., Any]:
     """`numba_cuda_mlir.extending.register_jitable`, of functions that kernels call here, too."""
 
+    def known(function: Any) -> Any:
+        is_its_own = mlir_kernels.belongs(function)  # the package registers some itself
+        return function if is_its_own else mlir_kernels.call_in_kernels(function)
+
     def register(*functions: Any, **options: Any) -> Any:
-        if not functions:
-            return lambda function: register(function, **options)
-        for function in functions:
-            if not mlir_kernels.belongs(function):  # to its own package, which registers, too
-                mlir_kernels.call_in_kernels(function)
-        return own(*functions, **options)
+        if functions:
+            return own(*map(known, functions), **options)
+        return lambda function: own(**options)(known(function))
 
     return register
 
