@@ -182,8 +182,9 @@ class Launches:
 
     def has_fast_path(self, operands: Sequence[Any]) -> bool:
         """Whether a run copies none of these operands, and none of its results."""
-        copied = [x for x in operands if type(x) is not Tensor or not x.is_contiguous]
-        return self._is_plain and not copied
+        return self._is_plain and not [
+            x for x in operands if type(x) is not Tensor or not x.is_contiguous
+        ]
 
     def try_enqueue(
         self, operands: tuple[Tensor, ...], submission: Submission, pool: MemoryPool | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from types import FunctionType, NoneType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,23 +32,35 @@ T = TypeVar("T")
 # Of as many tensors as there are operands: what they are launched with, or what makes an operation.
 Build = Launches | Callable[..., DeviceOp[T]]
 Plan = partial[Any]  # of shape and dtype of each, a `Build`
+OfPrefix = Callable[..., Any] | None
+KINDS = "biufc"  # of dtypes that are NumPy's numbers
 MOST = 1024  # builds that are kept; a program with ever new shapes starts over
 _builds = Memo[Any, Any](MOST)
+
+
+# Types of arguments of which those that are equal are the same, if their types are.
+_PLAIN = frozenset({NoneType, str, int, bool, FunctionType})
+_plain_kinds = Memo[tuple[type, ...], bool](MOST)  # whether all of these are
 
 
 def _key_of(plan: Any, args: tuple[Any, ...], known: tuple[Any, ...]) -> Any:
     """The key under which a build is kept; None: of arguments that may equal others which are not
     the same, as 1, 1.0 and True are.
     """
-    for arg in args:
-        if type(arg) is tuple:
-            if any(type(n) not in (int, str) for n in arg):
+    kinds = tuple(map(type, args))
+    is_plain = _plain_kinds.get(kinds)
+    if is_plain is None:
+        is_plain = _plain_kinds[kinds] = _PLAIN.issuperset(kinds)
+    if not is_plain:
+        for arg in args:
+            if type(arg) is tuple:
+                if any(type(n) not in (int, str) for n in arg):
+                    return None
+            elif type(arg) in _PLAIN or callable(arg):
+                continue
+            elif type(arg) is not float or not arg:  # 0.0 and -0.0 are equal, too
                 return None
-        elif arg is None or type(arg) in (str, int, bool) or callable(arg):
-            continue
-        elif type(arg) is not float or not arg:  # 0.0 and -0.0 are equal, too
-            return None
-    return plan, args, tuple(map(type, args)), known
+    return plan, args, kinds, known
 
 
 class Algorithm(DeviceOp[T]):
@@ -59,12 +72,12 @@ class Algorithm(DeviceOp[T]):
         plan: checks a shape and a dtype, of each operand, and gives what builds the operation of
             such tensors. It is called at once if these are known.
         more: further operands.
-        of_prefix: the plan of a `Prefix` in the place of `x`, which is of its elements, its extent
-            and the further operands; None: there is none.
+        of_prefix: takes the arguments of `plan`, but for a `Prefix` in the place of `x`, which is
+            two operands, its elements and its extent; None: there is none.
     """
 
     def __init__(
-        self, name: str, x: Any, plan: Plan, *more: Any, of_prefix: Plan | None = None
+        self, name: str, x: Any, plan: Plan, *more: Any, of_prefix: OfPrefix = None
     ) -> None:
         self._unused = False  # a refused operation needs no warning
         self._name = name
@@ -73,8 +86,10 @@ class Algorithm(DeviceOp[T]):
         self._build: Build[T] | None = None  # None: an operand is not known yet
         self._given: Any = None  # the result of the fast path
         self._operands = operands = (x, *more)
-        if not [x for x in operands if type(x) is not Tensor and is_op(x)]:
-            self._operands = operands = self._arrays(operands)
+        is_one_tensor = type(x) is Tensor and not more and x.dtype.kind in KINDS  # in most calls
+        if is_one_tensor or not [x for x in operands if type(x) is not Tensor and is_op(x)]:
+            if not is_one_tensor:
+                self._operands = operands = self._arrays(operands)
             self._build = build = self._planned(operands)
             self.has_fast_path = isinstance(build, Launches) and build.has_fast_path(operands)
             self._unused = True
@@ -102,7 +117,9 @@ class Algorithm(DeviceOp[T]):
         return given
 
     def _planned(self, arrays: tuple[Any, ...]) -> Build[T]:
-        known = tuple([known for array in arrays for known in (array.shape, array.dtype)])
+        known: tuple[Any, ...] = ()
+        for array in arrays:
+            known += array.shape, array.dtype
         key = _key_of(self._plan.func, self._plan.args, known)
         build: Any = None if key is None else _builds.get(key)
         if build is None:
@@ -117,11 +134,7 @@ class Algorithm(DeviceOp[T]):
         if type(first) is not Prefix:
             return tuple([self._array(x) for x in operands])
         if self._of_prefix is None:
-            raise OperationError(
-                f"{self._name} takes no Prefix, of which only the device knows how long it is.\n"
-                "Write await p.trimmed(), which awaits that; or await p.filled(value), as long as "
-                "all that there could be."
-            )
+            raise no_prefix(self._name)
         elements, extent = first
         if elements.ndim != 1 or extent.shape != (1,) or extent.dtype != I64:
             raise OperationError(
@@ -129,11 +142,11 @@ class Algorithm(DeviceOp[T]):
                 "elements of one axis, and an extent of one int64, as select(..., on_device=True) "
                 "gives them."
             )
-        self._plan = self._of_prefix
+        self._plan = partial(self._of_prefix, *self._plan.args)
         return tuple([self._array(x) for x in (*first, *operands[1:])])
 
     def _array(self, x: Any) -> Any:
-        if type(x) is Tensor and x.dtype.kind in "biufc":
+        if type(x) is Tensor and x.dtype.kind in KINDS:
             return x
         if isinstance(x, SharedTensor | Partition):
             x = x.tensor
@@ -183,6 +196,15 @@ class Algorithm(DeviceOp[T]):
     def _describe(self) -> str:
         shown_ = (str(x) if is_op(x) else str(getattr(x, "shape", "")) for x in self._operands)
         return f"{self._name}({', '.join(shown_)})"
+
+
+def no_prefix(name: str) -> OperationError:
+    """The error of a function that takes no `Prefix`."""
+    return OperationError(
+        f"{name} takes no Prefix, of which only the device knows how long it is.\n"
+        "Write await p.trimmed(), which awaits that; or await p.filled(value), as long as all that "
+        "there could be."
+    )
 
 
 class InTwoParts(DeviceOp[T]):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.algorithms.launches import Array, Launches
-from numbasync.algorithms.operation import Algorithm, axes_of
+from numbasync.algorithms.operation import Algorithm, axes_of, no_prefix
 from numbasync.algorithms.operators import BOOL, Operator, operator_of
 from numbasync.algorithms.prefix import put_filled
 from numbasync.algorithms.reduce_kernels import THREADS, block_of, reduce_kernel
@@ -228,20 +228,19 @@ def norm(x: Any, axis: Any = None, keepdims: bool = False) -> DeviceOp[Tensor]:
 def _reduction(
     name: str, x: Any, op: Any, axis: Any, keepdims: Any, ddof: Any = 0, initial: Any = None
 ) -> DeviceOp[Tensor]:
-    keep = check_bool(keepdims, f"keepdims of {name}")
-    free = check_whole(ddof, f"ddof of {name}", 0)
-    of_prefix = None
-    if is_one_of(op, OF_PREFIXES):
-        of_prefix = partial(_plan_prefix, name, op, axis, keep)
+    keep = keepdims if type(keepdims) is bool else check_bool(keepdims, f"keepdims of {name}")
+    free = ddof if ddof == 0 and type(ddof) is int else check_whole(ddof, f"ddof of {name}", 0)
     plan = partial(_plan, name, op, axis, keep, free, initial)
-    return Algorithm(name, x, plan, of_prefix=of_prefix)
+    return Algorithm(name, x, plan, of_prefix=_plan_prefix)
 
 
 def _plan_prefix(
-    name: str, op: str, axis: Any, keepdims: bool, shape: Shape, dtype: np.dtype[Any], one: Shape,
-    whole: np.dtype[Any],
+    name: str, op: Any, axis: Any, keepdims: bool, _ddof: int, _initial: Any, shape: Shape,
+    dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any],
 ) -> Launches:  # fmt: skip
     """The launches that reduce a prefix: behind its end is what changes nothing."""
+    if not is_one_of(op, OF_PREFIXES):
+        raise no_prefix(name)
     axes_of(name, axis, 1)
     operator = operator_of(op, dtype)
     nothing = op == "min" if dtype == BOOL and op in ("min", "max") else neutral(op, dtype)

@@ -105,8 +105,8 @@ def cumprod(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
 def _scanned(
     name: str, x: Any, op: Any, axis: Any, is_exclusive: bool = False, initial: Any = None
 ) -> DeviceOp[Tensor]:
-    args = name, op, axis, is_exclusive, initial
-    return Algorithm(name, x, partial(_plan, *args), of_prefix=partial(_plan_prefix, *args))
+    plan = partial(_plan, name, op, axis, is_exclusive, initial)
+    return Algorithm(name, x, plan, of_prefix=_plan_prefix)
 
 
 def check_scan(name: str, op: Any, exclusive: Any, initial: Any) -> bool:

@@ -64,8 +64,8 @@ def select(x: Any, mask: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         array([3, 8, 9])
     """
     stays = check_bool(on_device, "on_device of select")
-    of_prefix = partial(_plan_select_prefix, stays)
-    return Algorithm("select", x, partial(_plan_select, stays), mask, of_prefix=of_prefix)
+    plan = partial(_plan_select, stays)
+    return Algorithm("select", x, plan, mask, of_prefix=_plan_select_prefix)
 
 
 @overload
@@ -89,8 +89,8 @@ def unique(x: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         array([1, 2, 3])
     """
     stays = check_bool(on_device, "on_device of unique")
-    of_prefix = partial(_plan_unique_prefix, stays)
-    return Algorithm("unique", x, partial(_plan_unique, stays), of_prefix=of_prefix)
+    plan = partial(_plan_unique, stays)
+    return Algorithm("unique", x, plan, of_prefix=_plan_unique_prefix)
 
 
 def searchsorted(a: Any, x: Any, side: str = "left") -> DeviceOp[Tensor]:

@@ -140,10 +140,8 @@ def _sorting(
     name: str, x: Any, axis: Any, descending: Any, values: str, *given: Any
 ) -> DeviceOp[Any]:
     down = check_bool(descending, f"descending of {name}")
-    of_prefix = None if given else partial(_plan_prefix, name, axis, down, values)
-    return Algorithm(
-        name, x, partial(_plan, name, axis, down, values, None), *given, of_prefix=of_prefix
-    )
+    plan = partial(_plan, name, axis, down, values, None)
+    return Algorithm(name, x, plan, *given, of_prefix=None if given else _plan_prefix)
 
 
 def last_of(dtype: np.dtype[Any], descending: bool) -> Any:
@@ -156,8 +154,8 @@ def last_of(dtype: np.dtype[Any], descending: bool) -> Any:
 
 
 def _plan_prefix(
-    name: str, axis: Any, descending: bool, values: str, shape: Shape, dtype: np.dtype[Any],
-    one: Shape, whole: np.dtype[Any],
+    name: str, axis: Any, descending: bool, values: str, _most: None, shape: Shape,
+    dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any],
 ) -> Launches:  # fmt: skip
     """The launches that sort a prefix: of equal elements, those behind its end come last."""
     check_ordered(name, dtype)

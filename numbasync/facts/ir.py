@@ -232,7 +232,7 @@ def _read(function: FunctionType) -> Any:
     from numba.core.compiler import run_frontend
 
     try:
-        code = run_frontend(function, inline_closures=True)
+        code = _with_inlined_closures(function)
         code.blocks = assign_once(code.blocks, ssa)
         return code
     except Exception:  # a closure that cannot be inlined, for example, stays
@@ -240,3 +240,15 @@ def _read(function: FunctionType) -> Any:
             return run_frontend(function)
         except Exception as error:
             raise LauncherError(f"Numba cannot read {function.__name__}: {error}") from error
+
+
+def _with_inlined_closures(function: FunctionType) -> Any:
+    """Numba's `run_frontend` without the lives of variables, which no question is about."""
+    from numba.core import bytecode, inline_closurecall, interpreter, transforms
+    from numba.core.cpu import ParallelOptions
+
+    identity = bytecode.FunctionIdentity.from_function(function)
+    code: Any = interpreter.Interpreter(identity).interpret(bytecode.ByteCode(identity))
+    inline_closurecall.InlineClosureCallPass(code, ParallelOptions(False), {}, False).run()
+    code.blocks = transforms.canonicalize_cfg(code.blocks)
+    return code

@@ -13,7 +13,7 @@ from tests import rooms
 
 # How many there are now. Whoever needs fewer writes the new number.
 MOST = {
-    "batch": 0, "tuning": 0, "testing": 0, "collective": 0, "dask": 0, "tools": 2, "graphs": 27,
+    "batch": 0, "tuning": 0, "testing": 0, "collective": 0, "dask": 0, "tools": 2, "graphs": 26,
     "algorithms": 7, "timeline": 6, "ray": 1, "serve": 0,
 }  # fmt: skip
 TEXT = '''"""Two lines

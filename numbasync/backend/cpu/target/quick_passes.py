@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from numba.cuda import lowering, target
 from numba.cuda.core import analysis as _analysis
+from numba.cuda.core import base as _base
 from numba.cuda.core import errors as _errors
 from numba.cuda.core import ir as _numba_ir
 from numba.cuda.core import postproc as _postproc
@@ -22,6 +23,7 @@ from numba.cuda.core import transforms, untyped_passes
 
 from numbasync.facts import assigned_once
 
+base: Any = _base
 ir: Any = _numba_ir
 analysis: Any = _analysis
 postproc: Any = _postproc
@@ -30,6 +32,7 @@ _Typing: Any = target.CUDATypingContext
 
 _describe = postproc.PostProcessor.run
 _uses_and_definitions = analysis.compute_use_defs
+_takes_location = base._has_loc
 _type_of_value = _Typing.resolve_value_type
 
 
@@ -162,6 +165,20 @@ def type_of_value(self: Any, value: Any) -> Any:
     return _type_of_value(self, value)
 
 
+# --- how functions that emit code are called ---
+
+
+def takes_location(function: Any) -> bool:
+    """`_has_loc`, which makes a signature of each function that it asks about."""
+    if type(function) is not FunctionType or vars(function).keys() & {
+        "__wrapped__",
+        "__signature__",
+    }:
+        return bool(_takes_location(function))
+    code = function.__code__
+    return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 _QUICK: list[tuple[Any, str, Any]] = [
     (postproc.PostProcessor, "run", describe),
     (ir.Inst, "_rec_list_vars", variables_of),
@@ -170,6 +187,7 @@ _QUICK: list[tuple[Any, str, Any]] = [
     (untyped_passes, "fixup_var_define_in_scope", define_in_scopes),
     (ssa, "_run_ssa", assign_once),
     (_Typing, "resolve_value_type", type_of_value),
+    (base, "_has_loc", takes_location),
     # For each colour of an error's text Numba turns the program's output into one that knows
     # colours, and back. A call that fits only the tenth of an operator's overloads writes nine such
     # texts. It is there only where colorama is installed.
