@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, NoneType
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from numbasync.algorithms.prefix import Numbers, Prefix
 from numbasync.arguments import as_wholes, shown
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
-from numbasync.errors import OperationError, ShapeError
+from numbasync.errors import KernelCompileError, OperationError, ShapeError
 from numbasync.extending import Home, describe, first_home
 from numbasync.memo import Memo
 from numbasync.ops.constructors import value
@@ -178,11 +179,27 @@ class Algorithm(DeviceOp[T]):
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):
                 arrays[i] = yield from enqueue_part(ctx, from_host(array))
-        if isinstance(build, Launches):
-            result: Any = yield from build.run(ctx, arrays)
-            return result  # type: ignore[no-any-return]
-        value: T = yield from enqueue_part(ctx, build(*arrays))
-        return value
+        with self._attributed():
+            if isinstance(build, Launches):
+                result: Any = yield from build.run(ctx, arrays)
+                return result  # type: ignore[no-any-return]
+            value: T = yield from enqueue_part(ctx, build(*arrays))
+            return value
+
+    @contextmanager
+    def _attributed(self) -> Iterator[None]:
+        """Attribute the compilation errors of a kernel to the program's function in it."""
+        try:
+            yield
+        except KernelCompileError as error:
+            functions = [arg for arg in self._plan.args if callable(arg)]
+            if not functions:
+                raise
+            name = getattr(functions[0], "__name__", functions[0])
+            raise KernelCompileError(
+                f"{self._name} by {name}: it takes two numbers, and gives one, and is "
+                f"compiled within a kernel:\n{error}"
+            ) from error
 
     @property
     def label(self) -> str:

@@ -3,7 +3,6 @@
 cdef extern from "Python.h":
     void PyErr_Clear() noexcept
     object PyWeakref_NewRef(object, PyObject*)
-    object PyBytes_FromStringAndSize(const char*, Py_ssize_t)
 
 ctypedef struct lent_s:  # DLTensor
     char* data

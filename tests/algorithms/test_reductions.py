@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import Any
 
@@ -13,7 +14,14 @@ from numbasync import algorithms
 from numbasync.algorithms.operators import OPERATORS
 from numbasync.algorithms.reduce_kernels import EACH, THREADS, block_of
 from numbasync.dtypes import of_name
-from numbasync.errors import CallerError, DTypeError, NumbasyncError, OperationError, ShapeError
+from numbasync.errors import (
+    CallerError,
+    DTypeError,
+    KernelCompileError,
+    NumbasyncError,
+    OperationError,
+    ShapeError,
+)
 from tests.common import full, host, mostly_full, put
 
 CHUNK = THREADS * EACH
@@ -210,6 +218,11 @@ def test_an_operator_of_the_user(device: na.Device) -> None:
 def test_what_kernels_know_is_an_operator(device: na.Device, op: Any) -> None:
     x = np.random.default_rng(2).integers(0, 1000, 500).astype(np.int32)
     assert algorithms.reduce(x, op).item().sync() == reduce(op, x.tolist())
+
+
+def test_the_function_is_named_that_no_kernel_can_call(device: na.Device) -> None:
+    with pytest.raises(KernelCompileError, match="reduce by gcd: it takes two numbers"):
+        algorithms.reduce(np.arange(3, dtype=np.int32), math.gcd).sync()
 
 
 def test_operands_are_operations_and_arrays(device: na.Device) -> None:
