@@ -72,9 +72,9 @@ def _known(answer: bool) -> Any:
     return lower
 
 
-for is_same, kind in ((False, types.Any), (True, types.NoneType)):
-    registry.lower(operator.is_, kind, types.NoneType)(_known(is_same))
-    registry.lower(operator.is_not, kind, types.NoneType)(_known(not is_same))
+for is_same, other in ((False, types.Any), (True, types.NoneType)):
+    registry.lower(operator.is_, other, types.NoneType)(_known(is_same))
+    registry.lower(operator.is_not, other, types.NoneType)(_known(not is_same))
 
 
 latest: list[Any] = [None]  # the device function that was compiled, or found, last

@@ -58,7 +58,7 @@ PASS_EACH = 16  # elements of a thread
 CHUNK_BITS = 16  # of a number of elements of a chunk
 SUM_BITS = 58  # of a number of elements, beside a mark
 SUM_MASK = (1 << SUM_BITS) - 1
-MARK_MASK = (1 << 64) - 1 - SUM_MASK
+MARK_MASK = ~SUM_MASK  # of its signed value, as below
 SPANS = 2048  # blocks that count digits
 
 

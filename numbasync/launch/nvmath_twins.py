@@ -106,85 +106,53 @@ def _numba(of: Any) -> Any:
     return importlib.import_module(f"{PACKAGE}.device.common_numba").NUMBA_FE_TYPES_TO_NUMBA_IR[of]
 
 
-def _weights(size: int, is_inverse: bool) -> Any:
-    turns = np.arange(size) / size * (1 if is_inverse else -1)
-    return np.exp(2j * np.pi * turns)
-
-
 class Transform:
-    """A Fourier transform: the device functions that compute it.
+    """A Fourier transform of complex numbers: the device functions that compute it.
 
     Attributes:
-        taken: how many elements go in: real ones, or half of a spectrum and one more.
-        given: how many come out.
+        element: ``(held, start, place)`` gives an element of the result, of what stands in `held`
+            from `start` on.
     """
 
     def __init__(self, fft: Any) -> None:
-        kind, size = fft.fft_type, fft.size
-        options = fft.real_fft_options or {}
+        if fft.fft_type != "c2c":
+            raise _refused("a transform of real numbers")
         if np.dtype(fft.precision).itemsize < 4:
-            raise _refused("transforms of float16")
-        if kind != "c2c" and options.get("complex_layout", "natural") != "natural":
-            raise _refused(f"the complex layout {options['complex_layout']}")
-        if kind != "c2c" and options.get("real_mode", "normal") != "normal":
-            raise _refused(f"the real mode {options['real_mode']}")
-        half = size // 2 + 1
-        self.fft = fft
-        self.taken, self.given = half if kind == "c2r" else size, half if kind == "r2c" else size
+            raise _refused("a transform of float16")
+        self.fft, size = fft, fft.size
         self.make = _numba(fft.value_type).make
-        self.is_real_in, self.is_real_out = kind == "r2c", kind == "c2r"
         self.kind = _types.complex64 if fft.precision == np.float32 else _types.complex128
-        weights = _weights(size, fft.direction == "inverse")
-        taken, is_real_out, make = self.taken, self.is_real_out, self.make
+        turns = np.arange(size) / size * (1 if fft.direction == "inverse" else -1)
+        weights = np.exp(2j * np.pi * turns)
 
         @_cuda.jit(device=True)
         def element(held: Any, start: Any, place: Any) -> Any:
-            """An element of the result, of what stands in `held` from `start` on."""
             total = 0j
-            for i in range(taken):
-                value = held[start + i] * weights[(i * place) % size]
-                # What is left out of a spectrum is the conjugate of what is there.
-                twice = is_real_out and i > 0 and 2 * i < size
-                total += 2 * value if twice else value
+            for i in range(size):
+                total += held[start + i] * weights[(i * place) % size]
             return total
 
-        @_cuda.jit(device=True)
-        def item(data: Any, i: Any, is_real: Any) -> Any:
-            """An element, of which two share a pair if they are real."""
-            if is_real:
-                pair = data[i // 2]
-                return complex(pair.x if i % 2 == 0 else pair.y, 0)
-            return complex(data[i].x, data[i].y)
-
-        @_cuda.jit(device=True)
-        def put(data: Any, i: Any, value: Any, is_real: Any) -> None:
-            if is_real:
-                pair = data[i // 2]
-                data[i // 2] = make(value.real, pair.y) if i % 2 == 0 else make(pair.x, value.real)
-            else:
-                data[i] = make(value.real, value.imag)
-
-        self.element, self.item, self.put = element, item, put
+        self.element = element
 
     def in_registers(self) -> Any:
         """The function of a block whose threads have elements ``t, t + stride, ...`` each."""
-        fft, element, item, put = self.fft, self.element, self.item, self.put
-        taken, given, stride, each = self.taken, self.given, fft.stride, fft.elements_per_thread
-        real_in, real_out = self.is_real_in, self.is_real_out
-        kind, room = self.kind, _room(taken * fft.ffts_per_block, self.kind)
+        fft, element, make = self.fft, self.element, self.make
+        size, stride, each = fft.size, fft.stride, fft.elements_per_thread
+        kind, room = self.kind, _room(size * fft.ffts_per_block, self.kind)
 
         @_cuda.jit(device=True)
         def transform(data: Any) -> None:
             held = cuda.shared.array(room, kind)
-            own, start = cuda.threadIdx.x, cuda.threadIdx.y * taken
+            own, start = cuda.threadIdx.x, cuda.threadIdx.y * size
             cuda.syncthreads()
             for i in range(each):
-                if own + i * stride < taken:
-                    held[start + own + i * stride] = item(data, i, real_in)
+                if own + i * stride < size:
+                    held[start + own + i * stride] = complex(data[i].x, data[i].y)
             cuda.syncthreads()
             for i in range(each):
-                if own + i * stride < given:
-                    put(data, i, element(held, start, own + i * stride), real_out)
+                if own + i * stride < size:
+                    value = element(held, start, own + i * stride)
+                    data[i] = make(value.real, value.imag)
             cuda.syncthreads()
 
         return transform
@@ -193,37 +161,33 @@ class Transform:
         """The function of elements that stand in order: of a thread's own array, or of the shared
         array of a block, one transform behind the other.
         """
-        fft, element, item, put = self.fft, self.element, self.item, self.put
-        taken, given, kind = self.taken, self.given, self.kind
-        real_in, real_out = self.is_real_in, self.is_real_out
-        room = _room(taken * (fft.ffts_per_block if is_shared else 1), kind)
-        if not is_shared:
+        fft, element, make, kind = self.fft, self.element, self.make, self.kind
+        size = fft.size
+        room = _room(size * (fft.ffts_per_block if is_shared else 1), kind)
 
-            @_cuda.jit(device=True)
-            def transform_own(data: Any) -> None:
-                held = cuda.local.array(room, kind)
-                for i in range(taken):
-                    held[i] = item(data, i, real_in)
-                for i in range(given):
-                    put(data, i, element(held, 0, i), real_out)
-
-            return transform_own
-        if fft.fft_type != "c2c":
-            raise _refused("real transforms in shared memory")
+        @_cuda.jit(device=True)
+        def transform_own(data: Any) -> None:
+            held = cuda.local.array(room, kind)
+            for i in range(size):
+                held[i] = complex(data[i].x, data[i].y)
+            for i in range(size):
+                value = element(held, 0, i)
+                data[i] = make(value.real, value.imag)
 
         @_cuda.jit(device=True)
         def transform_shared(data: Any) -> None:
             held = cuda.shared.array(room, kind)
-            own, threads, start = cuda.threadIdx.x, cuda.blockDim.x, cuda.threadIdx.y * taken
+            own, threads, start = cuda.threadIdx.x, cuda.blockDim.x, cuda.threadIdx.y * size
             cuda.syncthreads()
-            for i in range(own, taken, threads):
-                held[start + i] = item(data, start + i, False)
+            for i in range(own, size, threads):
+                held[start + i] = complex(data[start + i].x, data[start + i].y)
             cuda.syncthreads()
-            for i in range(own, given, threads):
-                put(data, start + i, element(held, start, i), False)
+            for i in range(own, size, threads):
+                value = element(held, start, i)
+                data[start + i] = make(value.real, value.imag)
             cuda.syncthreads()
 
-        return transform_shared
+        return transform_shared if is_shared else transform_own
 
 
 def execute_with_room(fft_type: Any, data: Any, room: Any) -> Any:

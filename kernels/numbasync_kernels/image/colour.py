@@ -69,7 +69,7 @@ def _hue(red: Any, green: Any, blue: Any) -> Any:
 def _of_hue(hue: Any, saturation: Any, most: Any, shift: Any) -> Any:
     at = float32(6) * hue + float32(shift)
     at -= float32(6) * float32(math.floor(at / float32(6)))
-    part = max(float32(0), min(at, float32(4) - at, float32(1)))
+    part = max(float32(0), min(at, min(float32(4) - at, float32(1))))
     return most - most * saturation * part
 
 
