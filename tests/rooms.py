@@ -15,6 +15,7 @@ import tarfile
 import tokenize
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
+from functools import cache
 from pathlib import Path
 
 import numbasync as na
@@ -119,17 +120,15 @@ def count(sources: dict[str, str]) -> dict[str, Room]:
                 rooms.setdefault(name, Room()).tests += text.count("\n")
             continue
         room = rooms.setdefault(name, Room())
-        tree = ast.parse(text)
-        comments, docstrings, blank = parts(text, tree)
+        comments, docstrings, blank = parts(text)
         lines = text.count("\n")
         room.files += 1
         room.lines += lines
         room.comments += comments
         room.docstrings += docstrings
         room.code += lines - docstrings - blank
-        for imported in imports(tree):
-            if room_of(*imported) != name:
-                importers.setdefault(room_of(*imported), set()).add(path)
+        for of in {room_of(*found) for found in imported(text)} - {name}:
+            importers.setdefault(of, set()).add(path)
     for name, number in private(sources).items():
         rooms[name].private = number
         rooms[name].importers = len(importers.get(name, ()))
@@ -144,14 +143,22 @@ def private(sources: dict[str, str]) -> dict[str, int]:
         top, *rest = path.split("/")
         if top != "tests":
             room = rest[0] if len(rest) > 1 else "root"
-            found = {one for one in imports(ast.parse(text)) if is_private(room, *one, known)}
+            found = {one for one in imported(text) if is_private(room, *one, known)}
             used.setdefault(room, set()).update(found)
     return {room: len(names) for room, names in used.items()}
 
 
-def parts(text: str, tree: ast.Module) -> tuple[int, int, int]:
+@cache
+def imported(text: str) -> frozenset[tuple[str, str]]:
+    """What `imports` finds in a source. Most sources are the same in two revisions."""
+    return frozenset(imports(ast.parse(text)))
+
+
+@cache
+def parts(text: str) -> tuple[int, int, int]:
     """Comments; lines of docstrings; lines that are blank or a comment alone, outside of these."""
     inside = set[int]()
+    tree = ast.parse(text)
     for node in (tree, *statements(tree)):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]

@@ -376,9 +376,14 @@ def _some(call: Call, i: int, most: int) -> list[str]:
     return [names[(start + 7 * k) % len(names)] for k in range(min(most, len(names)))]
 
 
-def faults(calls: Iterable[Call], most: int, device: na.Device) -> tuple[int, list[str]]:
+def faults(
+    calls: Iterable[Call], most: int, device: na.Device, runs: bool = True
+) -> tuple[int, list[str]]:
     """The number of calls, with `most` wrong values in the place of each argument, and what was
     wrong with how they ended.
+
+    Args:
+        runs: what calls give is used, too: an operation is run.
     """
     made, found = 0, []
     with asyncio.Runner() as runner, na.use_device(device):
@@ -388,7 +393,9 @@ def faults(calls: Iterable[Call], most: int, device: na.Device) -> tuple[int, li
                     made += 1
                     try:
                         args, named = _arguments(call, i, VALUES[label](device), device)
-                        _use(call.make(device)(*args, **named), runner)
+                        value = call.make(device)(*args, **named)
+                        if runs:
+                            _use(value, runner)
                     except (Exception, asyncio.CancelledError) as error:
                         fault = fault_of(error)
                         if fault is not None:

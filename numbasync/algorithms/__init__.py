@@ -7,6 +7,7 @@ not on the grid.
 
 from numbasync.algorithms.norms import layer_norm as layer_norm
 from numbasync.algorithms.norms import rms_norm as rms_norm
+from numbasync.algorithms.prefix import Prefix as Prefix
 from numbasync.algorithms.reductions import all as all
 from numbasync.algorithms.reductions import any as any
 from numbasync.algorithms.reductions import argmax as argmax
@@ -26,7 +27,6 @@ from numbasync.algorithms.scans import cumsum as cumsum
 from numbasync.algorithms.scans import scan as scan
 from numbasync.algorithms.segments import segmented_reduce as segmented_reduce
 from numbasync.algorithms.segments import segmented_scan as segmented_scan
-from numbasync.algorithms.selections import Prefix as Prefix
 from numbasync.algorithms.selections import bincount as bincount
 from numbasync.algorithms.selections import histogram as histogram
 from numbasync.algorithms.selections import searchsorted as searchsorted

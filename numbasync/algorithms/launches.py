@@ -7,7 +7,7 @@ then allocates and launches, and computes nothing of that again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from numbasync.layout import Layout, Shape
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import ArraySpec
+from numbasync.tensors.create import from_host
 from numbasync.tensors.create_ops import element
 from numbasync.tensors.tensor import Tensor
 
@@ -85,6 +86,7 @@ class Launches:
     Attributes:
         operands: what launches get of them.
         orders: as given.
+        label: the name of the operation in messages, once it was asked for; None before.
 
     Examples:
         >>> from numba import cuda
@@ -112,6 +114,8 @@ class Launches:
             )
             for i, ((shape, dtype), order) in enumerate(zip(operands, self.orders, strict=True))
         )
+        self.label: str | None = None
+        self._is_plain = not any(self.orders)  # whether operands and results are as they are
         self._are_copied = False
         self._results: tuple[View, ...]
         self._made: list[Made] = []
@@ -129,6 +133,14 @@ class Launches:
         spec = ArraySpec(shape, dtype)
         self._made.append(Made(spec, None if value is None else element(value, dtype)))
         return Array(len(self.operands) + len(self._made) - 1, spec.at, dtype)
+
+    def constant(self, array: np.ndarray[Any, Any]) -> Array:
+        """Memory that each run allocates, and uploads the elements of an array to. Nothing changes
+        the array from then on.
+        """
+        spec = ArraySpec(array.shape, array.dtype)
+        self._made.append(Made(spec, array))
+        return Array(len(self.operands) + len(self._made) - 1, spec.at, array.dtype)
 
     def launch(self, kernel: Any, *args: Any) -> None:
         """Put a launch behind the others.
@@ -150,19 +162,29 @@ class Launches:
             self._views.append(_view_of(array))
         return self._known[array]
 
-    def give(self, *results: Array, are_copied: bool = False) -> None:
+    def give(
+        self, *results: Array, are_copied: bool = False, kind: Callable[..., Any] | None = None
+    ) -> None:
         """Say what a run gives, behind the last launch: a tensor, or a tuple of several.
 
         Args:
             are_copied: contiguous copies of these.
+            kind: makes what is given of the tensors; None: the tuple.
         """
         self._results, self._are_copied = tuple(map(_view_of, results)), are_copied
+        self._kind = kind
+        self._is_plain = self._is_plain and not are_copied
+
+    def _given(self, tensors: Sequence[Tensor]) -> Any:
+        if self._kind is not None:
+            return self._kind(*tensors)
+        return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def has_fast_path(self, operands: Sequence[Any]) -> bool:
         """Whether a run copies none of these operands, and none of its results."""
-        if self._are_copied or any(self.orders):
-            return False
-        return all(type(x) is Tensor and x.is_contiguous for x in operands)
+        return self._is_plain and not [
+            x for x in operands if type(x) is not Tensor or not x.is_contiguous
+        ]
 
     def try_enqueue(
         self, operands: tuple[Tensor, ...], submission: Submission, pool: MemoryPool | None
@@ -172,7 +194,15 @@ class Launches:
         """
         run = self._runs.get(submission.stream.device.backend)
         given = None if run is None else run.packed.enqueue(operands, submission, pool)
-        return given if given is None or len(given) > 1 else given[0]
+        return None if given is None else self._given(given)
+
+    def run(self, ctx: Context, operands: Sequence[Tensor]) -> Steps[Any]:
+        """Enqueue a run, by its fast path where that serves; what it gives."""
+        if self.has_fast_path(operands):
+            run = _Run(self, tuple(operands))
+            if ctx.try_enqueue(run):
+                return run.result()
+        return (yield from self.steps(ctx, operands))
 
     def _note(self, device: Device, operands: Sequence[Tensor], launches: Sequence[Launch]) -> None:
         """Keep what the launches of a run are, for runs like it."""
@@ -195,10 +225,13 @@ class Launches:
             if order is not None:
                 x = x._view(permuted_layout(x._layout, order))
             if not x.is_contiguous:
-                x = yield from _part(ctx, x.dup())
+                x = yield from enqueue_part(ctx, x.dup())
             seen.append(x)
         storages = []
         for spec, value in self._made:
+            if isinstance(value, np.ndarray):
+                storages.append((yield from enqueue_part(ctx, from_host(value))).storage)
+                continue
             if ctx.admission is not None:
                 yield from ctx.room(spec.nbytes)
             storages.append(ctx.alloc(spec.nbytes))
@@ -207,14 +240,14 @@ class Launches:
         tensors = self._tensors(seen, storages, ctx.device)
         launches = [_called(*launch, tensors) for launch in self._launches]
         for launch in launches:
-            yield from _part(ctx, launch)
+            yield from enqueue_part(ctx, launch)
         if self.has_fast_path(operands):
             self._note(ctx.device, operands, launches)
         given = [self._seen(result, seen, storages, ctx.device) for result in self._results]
         if self._are_copied:
             for i, result in enumerate(given):
-                given[i] = yield from _part(ctx, result.dup())
-        return given[0] if len(given) == 1 else tuple(given)
+                given[i] = yield from enqueue_part(ctx, result.dup())
+        return self._given(given)
 
     def _tensors(
         self, operands: Sequence[Tensor], storages: Sequence[Storage], device: Device
@@ -239,13 +272,31 @@ class Launches:
         return x._view(Layout(start + at.offset, at.shape, at.strides) if start else at, dtype)
 
 
+class _Run:
+    """A run of launches as a part of an operation: see `try_enqueue`."""
+
+    has_fast_path = True
+
+    def __init__(self, launches: Launches, operands: tuple[Tensor, ...]) -> None:
+        self._launches = launches
+        self._operands = operands
+        self._given: Any = None
+
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        self._given = self._launches.try_enqueue(self._operands, submission, pool)
+        return self._given is not None
+
+    def result(self) -> Any:
+        return self._given
+
+
 def _view_of(array: Array) -> View:
     is_whole = array.at == _whole(array.shape, array.dtype)
     spec = ArraySpec(array.shape, array.dtype) if is_whole else None
     return View(array.place, array.at, array.dtype, spec)
 
 
-def _part(ctx: Context, op: DeviceOp[T]) -> Steps[T]:
+def enqueue_part(ctx: Context, op: DeviceOp[T]) -> Steps[T]:
     """Enqueue a part of an algorithm; its value."""
     op.suppress_warning()
     if op.has_fast_path and ctx.try_enqueue(op):

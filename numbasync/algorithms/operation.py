@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from types import FunctionType, NoneType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from numbasync import dtypes
-from numbasync.algorithms.launches import Launches, permuted_layout
+from numbasync.algorithms.launches import Launches, enqueue_part, permuted_layout
+from numbasync.algorithms.operators import I64
+from numbasync.algorithms.prefix import Numbers, Prefix
 from numbasync.arguments import as_wholes, shown
-from numbasync.device.event import Event
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
-from numbasync.errors import NotAGraphNodeError, OperationError, ShapeError
+from numbasync.errors import OperationError, ShapeError
 from numbasync.extending import Home, describe, first_home
 from numbasync.memo import Memo
 from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.ops.operands import as_child, common_stream, is_op, suppress_unused_warnings
-from numbasync.tensors.copy_ops import Item
+from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
@@ -32,23 +32,35 @@ T = TypeVar("T")
 # Of as many tensors as there are operands: what they are launched with, or what makes an operation.
 Build = Launches | Callable[..., DeviceOp[T]]
 Plan = partial[Any]  # of shape and dtype of each, a `Build`
+OfPrefix = Callable[..., Any] | None
+KINDS = "biufc"  # of dtypes that are NumPy's numbers
 MOST = 1024  # builds that are kept; a program with ever new shapes starts over
 _builds = Memo[Any, Any](MOST)
+
+
+# Types of arguments of which those that are equal are the same, if their types are.
+_PLAIN = frozenset({NoneType, str, int, bool, FunctionType})
+_plain_kinds = Memo[tuple[type, ...], bool](MOST)  # whether all of these are
 
 
 def _key_of(plan: Any, args: tuple[Any, ...], known: tuple[Any, ...]) -> Any:
     """The key under which a build is kept; None: of arguments that may equal others which are not
     the same, as 1, 1.0 and True are.
     """
-    for arg in args:
-        if type(arg) is tuple:
-            if any(type(n) not in (int, str) for n in arg):
+    kinds = tuple(map(type, args))
+    is_plain = _plain_kinds.get(kinds)
+    if is_plain is None:
+        is_plain = _plain_kinds[kinds] = _PLAIN.issuperset(kinds)
+    if not is_plain:
+        for arg in args:
+            if type(arg) is tuple:
+                if any(type(n) not in (int, str) for n in arg):
+                    return None
+            elif type(arg) in _PLAIN or callable(arg):
+                continue
+            elif type(arg) is not float or not arg:  # 0.0 and -0.0 are equal, too
                 return None
-        elif arg is None or type(arg) in (str, int, bool) or callable(arg):
-            continue
-        elif type(arg) is not float or not arg:  # 0.0 and -0.0 are equal, too
-            return None
-    return plan, args, tuple(map(type, args)), known
+    return plan, args, kinds, known
 
 
 class Algorithm(DeviceOp[T]):
@@ -60,23 +72,32 @@ class Algorithm(DeviceOp[T]):
         plan: checks a shape and a dtype, of each operand, and gives what builds the operation of
             such tensors. It is called at once if these are known.
         more: further operands.
+        of_prefix: takes the arguments of `plan`, but for a `Prefix` in the place of `x`, which is
+            two operands, its elements and its extent; None: there is none.
     """
 
-    def __init__(self, name: str, x: Any, plan: Plan, *more: Any) -> None:
+    def __init__(
+        self, name: str, x: Any, plan: Plan, *more: Any, of_prefix: OfPrefix = None
+    ) -> None:
         self._unused = False  # a refused operation needs no warning
         self._name = name
         self._plan = plan
+        self._of_prefix = of_prefix
         self._build: Build[T] | None = None  # None: an operand is not known yet
         self._given: Any = None  # the result of the fast path
         self._operands = operands = (x, *more)
-        if not any(map(is_op, operands)):
-            self._operands = operands = tuple(map(self._array, operands))
+        is_one_tensor = type(x) is Tensor and not more and x.dtype.kind in KINDS  # in most calls
+        if is_one_tensor or not [x for x in operands if type(x) is not Tensor and is_op(x)]:
+            if not is_one_tensor:
+                self._operands = operands = self._arrays(operands)
             self._build = build = self._planned(operands)
             self.has_fast_path = isinstance(build, Launches) and build.has_fast_path(operands)
             self._unused = True
             return
         with suppress_unused_warnings(operands):
-            self._operands = tuple(x if is_op(x) else self._array(x) for x in operands)
+            for operand in operands:
+                if type(operand) is not Prefix and not is_op(operand):
+                    self._array(operand)
             ops = tuple(x for x in self._operands if is_op(x))
             stream = common_stream(ops)
             for op in ops:
@@ -96,17 +117,36 @@ class Algorithm(DeviceOp[T]):
         return given
 
     def _planned(self, arrays: tuple[Any, ...]) -> Build[T]:
-        known = *(array.shape for array in arrays), *(array.dtype for array in arrays)
+        known: tuple[Any, ...] = ()
+        for array in arrays:
+            known += array.shape, array.dtype
         key = _key_of(self._plan.func, self._plan.args, known)
         build: Any = None if key is None else _builds.get(key)
         if build is None:
-            build = self._plan(*(known for array in arrays for known in (array.shape, array.dtype)))
+            build = self._plan(*known)
             if key is not None:
                 _builds[key] = build
         return build  # type: ignore[no-any-return]
 
+    def _arrays(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """The operands as tensors and host arrays. A prefix is two."""
+        first = operands[0]
+        if type(first) is not Prefix:
+            return tuple([self._array(x) for x in operands])
+        if self._of_prefix is None:
+            raise no_prefix(self._name)
+        elements, extent = first
+        if elements.ndim != 1 or extent.shape != (1,) or extent.dtype != I64:
+            raise OperationError(
+                f"{self._name} of a Prefix of {elements!r} with the extent {extent!r}: write "
+                "elements of one axis, and an extent of one int64, as select(..., on_device=True) "
+                "gives them."
+            )
+        self._plan = partial(self._of_prefix, *self._plan.args)
+        return tuple([self._array(x) for x in (*first, *operands[1:])])
+
     def _array(self, x: Any) -> Any:
-        if type(x) is Tensor and x.dtype.kind in "biufc":
+        if type(x) is Tensor and x.dtype.kind in KINDS:
             return x
         if isinstance(x, SharedTensor | Partition):
             x = x.tensor
@@ -125,69 +165,78 @@ class Algorithm(DeviceOp[T]):
 
     @property
     def home(self) -> Home:
-        return first_home(self._operands)
+        first, *more = self._operands
+        return first_home((*first, *more) if type(first) is Prefix else self._operands)
 
     def steps(self, ctx: Context) -> Steps[T]:
-        arrays: list[Any] = list(self._operands)
-        for i, given in enumerate(arrays):
-            if is_op(given):
-                arrays[i] = self._array((yield from given.steps(ctx)))
+        given: list[Any] = list(self._operands)
+        for i, operand in enumerate(given):
+            if is_op(operand):
+                given[i] = yield from operand.steps(ctx)
+        arrays: list[Any] = list(given if self._build else self._arrays(given))
         build = self._build or self._planned(tuple(arrays))
         for i, array in enumerate(arrays):
             if isinstance(array, np.ndarray):
-                arrays[i] = yield from as_child(ctx, from_host(array), self).steps(ctx)
+                arrays[i] = yield from enqueue_part(ctx, from_host(array))
         if isinstance(build, Launches):
-            result: Any = yield from build.steps(ctx, arrays)
+            result: Any = yield from build.run(ctx, arrays)
             return result  # type: ignore[no-any-return]
-        value: T = yield from as_child(ctx, build(*arrays), self).steps(ctx)
+        value: T = yield from enqueue_part(ctx, build(*arrays))
         return value
+
+    @property
+    def label(self) -> str:
+        build = self._build
+        if not isinstance(build, Launches):
+            return self._describe()
+        if build.label is None:  # a plan is of one function
+            build.label = self._describe()
+        return build.label
 
     def _describe(self) -> str:
         shown_ = (str(x) if is_op(x) else str(getattr(x, "shape", "")) for x in self._operands)
         return f"{self._name}({', '.join(shown_)})"
 
 
-class _Passed:
-    """The prerequisite that the device has passed an event. A loop waits for it as for any event:
-    a thread that compiles is not kept from that.
+def no_prefix(name: str) -> OperationError:
+    """The error of a function that takes no `Prefix`."""
+    return OperationError(
+        f"{name} takes no Prefix, of which only the device knows how long it is.\n"
+        "Write await p.trimmed(), which awaits that; or await p.filled(value), as long as all that "
+        "there could be."
+    )
+
+
+class InTwoParts(DeviceOp[T]):
+    """Launches whose first result the host awaits, and the operation that follows of its numbers.
+
+    Args:
+        name: of the function that was called.
+        launches: of the tensors `operands`.
+        follow: gives that operation, of the numbers and the launches' other results.
     """
 
-    def __init__(self, event: Event) -> None:
-        self._event = event
-
-    def run(self) -> None:
-        self._event.synchronize()
-
-    def future(self, _if_closed: object) -> asyncio.Future[BaseException | None]:
-        return asyncio.ensure_future(self._passed())
-
-    async def _passed(self) -> BaseException | None:
-        try:
-            await self._event
-        except Exception as error:
-            return error
-        return None
-
-
-class Number(Item):
-    """The only element of a tensor, awaited within an operation, which goes on with it."""
-
-    def __init__(self, tensor: Tensor, name: str) -> None:
-        super().__init__(tensor)
+    def __init__(
+        self, name: str, launches: Launches, operands: tuple[Tensor, ...],
+        follow: Callable[..., DeviceOp[T]],
+    ) -> None:  # fmt: skip
         self._name = name
+        self._launches = launches
+        self._tensors = operands
+        self._follow = follow
 
-    def steps(self, ctx: Context) -> Steps[Any]:
-        if ctx.records:
-            raise NotAGraphNodeError(
-                f"{self._name} awaits a number, on which the shape of its result depends: no graph "
-                "can have it.\nAwait it before, and give the graph its result."
-            )
-        later = yield from super().steps(ctx)
-        yield _Passed(Event(ctx.device, timing=False).record(ctx.stream))
-        return later.make()
+    @property
+    def home(self) -> Home:
+        return first_home(self._tensors)
+
+    def steps(self, ctx: Context) -> Steps[T]:
+        first, *others = yield from self._launches.run(ctx, self._tensors)
+        numbers = yield from enqueue_part(ctx, Numbers(first, self._name))
+        value: T = yield from enqueue_part(ctx, self._follow(*numbers, *others))
+        return value
 
     def _describe(self) -> str:
-        return f"{self._name} awaits a number"
+        return self._name
 
 
 def permuted(x: Tensor, axes: tuple[int, ...]) -> Tensor:

@@ -42,7 +42,7 @@ class Made(NamedTuple):
     """Memory that a run makes.
 
     Attributes:
-        value: what it is filled with; None: nothing.
+        value: what it is filled with, or an array whose elements it gets; None: nothing.
     """
 
     spec: ArraySpec
@@ -109,6 +109,14 @@ class PlannedRun:
             if storage is None:
                 return None
             made.append(storage)
+        blocks = device.backend.host_block
+        constants = {
+            i: blocks(spec.nbytes)
+            for i, (spec, value) in enumerate(self._made)
+            if isinstance(value, np.ndarray)
+        }
+        if any(block is None for block in constants.values()):
+            return None
         with device.submit_lock:
             used = list[Storage]()
             for x, is_aligned in zip(operands, self._aligned, strict=True):
@@ -125,7 +133,7 @@ class PlannedRun:
             for x in operands:
                 if x.source is not None:
                     x.source.order(stream.backend)
-            submission.keep_alive += (*used, *made)
+            submission.keep_alive += (*used, *made, *constants.values())
             submission.launched += self._names  # first: a fault's message lists them
             for storage in made:
                 storage.writer = submission
@@ -133,10 +141,12 @@ class PlannedRun:
                 access.record_read(storage, submission)
             memory = [(s.memory, x._layout.offset) for s, x in zip(used, operands, strict=True)]
             memory += [(storage.memory, 0) for storage in made]
-            self._launch(submission, memory, len(used))
+            self._launch(submission, memory, constants)
         return tuple([_seen(view, operands, made, device) for view in self._results])
 
-    def _launch(self, submission: Submission, memory: list[tuple[Any, int]], first: int) -> None:
+    def _launch(
+        self, submission: Submission, memory: list[tuple[Any, int]], constants: dict[int, Any]
+    ) -> None:
         stream = submission.stream
         backend = stream.device.backend
 
@@ -144,11 +154,18 @@ class PlannedRun:
             block, begin = memory[place]
             return backend.array(block, begin + at.offset, at.shape, at.strides, dtype)
 
-        for i, (spec, value) in enumerate(self._made, first):
+        for i, (spec, value) in enumerate(self._made):
             submission.nbytes += spec.nbytes
-            if value is not None:
-                filled = handle(i, spec.at, spec.dtype)
-                submission.queue = stream.backend.fill(filled, value, submission.queue)
+            if value is None:
+                continue
+            new = handle(len(self._aligned) + i, spec.at, spec.dtype)
+            if i in constants:
+                np.ndarray(spec.shape, spec.dtype, constants[i])[...] = value
+                submission.nbytes += spec.nbytes
+                submission.copied += spec.nbytes
+                submission.queue = stream.backend.upload(new, constants[i], submission.queue)
+            else:
+                submission.queue = stream.backend.fill(new, value, submission.queue)
         handles = [handle(*view[:3]) for view in self._views]
         launches = list[tuple[protocols.Work, tuple[Any, ...]]]()
         for work, values, arrays in self._launches:

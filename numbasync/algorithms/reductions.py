@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 
 from numbasync.algorithms.launches import Array, Launches
-from numbasync.algorithms.operation import Algorithm, axes_of
-from numbasync.algorithms.operators import Operator, operator_of
+from numbasync.algorithms.operation import Algorithm, axes_of, no_prefix
+from numbasync.algorithms.operators import BOOL, Operator, operator_of
+from numbasync.algorithms.prefix import put_filled
 from numbasync.algorithms.reduce_kernels import THREADS, block_of, reduce_kernel
-from numbasync.arguments import check_bool, check_whole, shown
+from numbasync.algorithms.scans import neutral
+from numbasync.arguments import check_bool, check_whole, is_one_of, shown
 from numbasync.errors import CallerError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty, full
 from numbasync.tensors.create_ops import element
 from numbasync.tensors.tensor import Tensor
+
+# Of which something changes nothing, so that it may stand behind the end of a prefix.
+OF_PREFIXES = ("sum", "prod", "min", "max", "any", "all", "count_nonzero", "norm")
 
 
 def reduce(
@@ -223,9 +228,31 @@ def norm(x: Any, axis: Any = None, keepdims: bool = False) -> DeviceOp[Tensor]:
 def _reduction(
     name: str, x: Any, op: Any, axis: Any, keepdims: Any, ddof: Any = 0, initial: Any = None
 ) -> DeviceOp[Tensor]:
-    keep = check_bool(keepdims, f"keepdims of {name}")
-    free = check_whole(ddof, f"ddof of {name}", 0)
-    return Algorithm(name, x, partial(_plan, name, op, axis, keep, free, initial))
+    keep = keepdims if type(keepdims) is bool else check_bool(keepdims, f"keepdims of {name}")
+    free = ddof if ddof == 0 and type(ddof) is int else check_whole(ddof, f"ddof of {name}", 0)
+    plan = partial(_plan, name, op, axis, keep, free, initial)
+    return Algorithm(name, x, plan, of_prefix=_plan_prefix)
+
+
+def _plan_prefix(
+    name: str, op: Any, axis: Any, keepdims: bool, _ddof: int, _initial: Any, shape: Shape,
+    dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any],
+) -> Launches:  # fmt: skip
+    """The launches that reduce a prefix: behind its end is what changes nothing."""
+    if not is_one_of(op, OF_PREFIXES):
+        raise no_prefix(name)
+    axes_of(name, axis, 1)
+    operator = operator_of(op, dtype)
+    nothing = op == "min" if dtype == BOOL and op in ("min", "max") else neutral(op, dtype)
+    launches = Launches((shape, dtype), (one, whole))
+    x, extent = launches.operands
+    result = (1,) if keepdims else ()
+    if shape[0]:
+        row = put_filled(launches, x, extent, nothing).reshape((1, *shape, 1))
+        launches.give(put_reduction(launches, operator, row).reshape(result))
+    else:
+        launches.give(launches.full(result, nothing, operator.out))
+    return launches
 
 
 def _plan(
@@ -262,17 +289,29 @@ def _plan(
     columns = math.prod(shape[a] for a in kept if a > axes[-1]) if axes and are_neighbours else 1
     rows = results // columns
     launches = Launches((shape, dtype), orders=(order,))
-    arrays: tuple[Array, ...] = (launches.operands[0].reshape((rows, count, columns)),)
-    level = partial(_level, launches, operator, total=count, ddof=ddof)
-    while arrays[0].shape[1] > 1 or arrays[0].place == 0:
-        arrays = level(arrays, is_first=arrays[0].place == 0)
-    launches.give(arrays[0].reshape(result))
+    seen = launches.operands[0].reshape((rows, count, columns))
+    launches.give(put_reduction(launches, operator, seen, ddof).reshape(result))
     return launches
+
+
+def put_reduction(
+    launches: Launches, operator: Operator, x: Array, ddof: int = 0, into: Array | None = None
+) -> Array:
+    """Put the reduction of the middle of three axes behind the launches; its result.
+
+    Args:
+        into: what the result is written to; None: memory of its own.
+    """
+    level = partial(_level, launches, operator, total=x.shape[1], ddof=ddof, into=into)
+    arrays = level((x,), is_first=True)
+    while arrays[0].shape[1] > 1:
+        arrays = level(arrays, is_first=False)
+    return arrays[0]
 
 
 def _level(
     launches: Launches, operator: Operator, arrays: tuple[Array, ...], total: int, ddof: int,
-    is_first: bool,
+    into: Array | None, is_first: bool,
 ) -> tuple[Array, ...]:  # fmt: skip
     """Reduce each chunk of the middle axis; what comes of that, by one launch."""
     rows, n, columns = arrays[0].shape
@@ -287,7 +326,10 @@ def _level(
         arrays = tuple([t.reshape((rows, 1, n)) for t in arrays])
     blocks = -(-columns // block.columns) * parts * -(-rows // block.rows)
     dtypes = (operator.out,) if is_last else operator.states
-    outs = tuple([launches.empty((rows, parts, columns), d) for d in dtypes])
+    if is_last and into is not None:
+        outs: tuple[Array, ...] = (into,)
+    else:
+        outs = tuple([launches.empty((rows, parts, columns), d) for d in dtypes])
     z, x = ((*some, some[0], some[0])[:3] for some in (outs, arrays))
     launches.launch(kernel[blocks, THREADS], *z, *x, total, ddof)
     return outs

@@ -13,6 +13,7 @@ from numbasync.algorithms.launches import Array, Launches
 from numbasync.algorithms.look_back import words_of_row
 from numbasync.algorithms.operation import Algorithm, one_axis
 from numbasync.algorithms.operators import U64, Operator, operator_of
+from numbasync.algorithms.prefix import Prefix
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import (
     each_of,
@@ -77,7 +78,7 @@ def scan(
         array([2, 2, 5, 5])
     """
     is_exclusive = check_scan("scan", op, exclusive, initial)
-    return Algorithm("scan", x, partial(_plan, "scan", op, axis, is_exclusive, initial))
+    return _scanned("scan", x, op, axis, is_exclusive, initial)
 
 
 def cumsum(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
@@ -88,7 +89,7 @@ def cumsum(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
         array([[1, 2],
                [4, 6]])
     """
-    return Algorithm("cumsum", x, partial(_plan, "cumsum", "sum", axis, False, None))
+    return _scanned("cumsum", x, "sum", axis)
 
 
 def cumprod(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
@@ -98,7 +99,14 @@ def cumprod(x: Any, axis: Any = None) -> DeviceOp[Tensor]:
         >>> await na.algorithms.cumprod(np.array([2, 3, 7])).to_host()
         array([ 2,  6, 42])
     """
-    return Algorithm("cumprod", x, partial(_plan, "cumprod", "prod", axis, False, None))
+    return _scanned("cumprod", x, "prod", axis)
+
+
+def _scanned(
+    name: str, x: Any, op: Any, axis: Any, is_exclusive: bool = False, initial: Any = None
+) -> DeviceOp[Tensor]:
+    plan = partial(_plan, name, op, axis, is_exclusive, initial)
+    return Algorithm(name, x, plan, of_prefix=_plan_prefix)
 
 
 def check_scan(name: str, op: Any, exclusive: Any, initial: Any) -> bool:
@@ -158,6 +166,25 @@ def _plan(
     return launches
 
 
+def _plan_prefix(
+    name: str, op: Any, axis: Any, is_exclusive: bool, initial: Any, shape: Shape,
+    dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any],
+) -> Launches:  # fmt: skip
+    """The launches that scan a prefix. What is behind its end has a part in nothing before it."""
+    if axis is not None:
+        one_axis(name, axis, 1)
+    operator = operator_of(op, dtype)
+    start = start_of(op, operator, is_exclusive, initial)
+    launches = Launches((shape, dtype), (one, whole))
+    x, extent = launches.operands
+    if shape[0]:
+        z = put_scan(launches, operator, x.reshape((1, *shape, 1)), start, is_exclusive)
+    else:
+        z = launches.empty(shape, operator.out)
+    launches.give(z.reshape(shape), extent, kind=Prefix)
+    return launches
+
+
 def put_scan(
     launches: Launches, operator: Operator, x: Array, start: Any = None, is_exclusive: bool = False,
     is_first: bool = True,
@@ -196,15 +223,3 @@ def put_scan(
     z = launches.empty((rows, full, columns), state)
     launches.launch(totals[blocks * full, THREADS], z, x, x, 0, full)
     return written(last, x, put_scan(launches, operator, z, is_first=False))
-
-
-def scan_rows(operator: Operator, x: Tensor) -> DeviceOp[Tensor]:
-    """The scan along the middle of three axes of a tensor."""
-    return Algorithm("scan", x, partial(_plan_rows, operator))
-
-
-def _plan_rows(operator: Operator, shape: Shape, dtype: np.dtype[Any]) -> Launches:
-    launches = Launches((shape, dtype))
-    (x,) = launches.operands
-    launches.give(put_scan(launches, operator, x))
-    return launches

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from numbasync import block
-from numbasync.algorithms.operation import Algorithm, contiguous
+from numbasync.algorithms.launches import Launches
+from numbasync.algorithms.operation import Algorithm
 from numbasync.algorithms.operators import Operator, operator_of
 from numbasync.algorithms.reduce_kernels import numba_type
 from numbasync.algorithms.scans import check_scan, start_of
@@ -25,7 +26,6 @@ from numbasync.kernel_names import cuda, int64, uint8
 from numbasync.launch.launcher import launcher
 from numbasync.launch.parameters import KernelInput, KernelOutput
 from numbasync.layout import Shape
-from numbasync.ops.constructors import zip
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors.create import empty, full
 from numbasync.tensors.create_ops import element
@@ -138,12 +138,11 @@ def _plan_scan(
     kernel = segment_scan_kernel(operator, threads, start is not None, is_exclusive)
     first = 0 if start is None else start
 
-    def scan(pair: tuple[Tensor, Tensor]) -> DeviceOp[Tensor]:
-        return empty(shape, operator.out).then(
-            lambda z: kernel[segments, threads](z, *pair, first).map(lambda _: z)
-        )
-
-    return lambda x, offsets: zip(contiguous(x), contiguous(offsets)).then(scan)
+    launches = Launches((shape, dtype), (places, place_dtype))
+    z = launches.empty(shape, operator.out)
+    launches.launch(kernel[segments, threads], z, *launches.operands, first)
+    launches.give(z)
+    return launches
 
 
 def _plan(
@@ -165,12 +164,11 @@ def _plan(
     threads = MANY if shape[0] >= LONG * segments else FEW
     kernel = segment_kernel(operator, threads)
 
-    def reduce(pair: tuple[Tensor, Tensor]) -> DeviceOp[Tensor]:
-        return empty(segments, operator.out).then(
-            lambda z: kernel[segments, threads](z, *pair, of_none).map(lambda _: z)
-        )
-
-    return lambda x, offsets: zip(contiguous(x), contiguous(offsets)).then(reduce)
+    launches = Launches((shape, dtype), (places, place_dtype))
+    z = launches.empty((segments,), operator.out)
+    launches.launch(kernel[segments, threads], z, *launches.operands, of_none)
+    launches.give(z)
+    return launches
 
 
 @cache

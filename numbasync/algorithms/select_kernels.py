@@ -109,6 +109,22 @@ def keep_marked(z: KernelOutput, x: KernelInput, mask: KernelInput, ends: Kernel
                 to += 1
 
 
+@launcher
+@cuda.jit
+def fill_behind(
+    z: KernelOutput, x: KernelInput, extent: KernelInput, each: int, low: int, high: int
+) -> None:
+    """Copy the first ``each * extent[0]`` words, and write two in turn behind them."""
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        if i < each * extent[0]:
+            z[i] = x[i]
+        elif i % each == 0:
+            z[i] = low
+        else:
+            z[i] = high
+
+
 @cache
 def bin_kernel(dtype: np.dtype[Any], lift: Any, is_shared: bool, has_edges: bool) -> Any:
     """The launcher ``(counts, x, edges)``: how many elements lie in each bin.
@@ -130,11 +146,11 @@ def bin_kernel(dtype: np.dtype[Any], lift: Any, is_shared: bool, has_edges: bool
         bins = counts.shape[0]
         here = int64(-1)
         if has_edges:
-            place = lift(element, 0)[0]
+            place = float64(lift(element, 0)[0])
             if place >= edges[0] and place <= edges[bins]:
                 low, high = int64(0), int64(bins)
                 # Where bins have one width, this is the bin, or a neighbour of it.
-                guess = max(min(int64((place - edges[0]) * scale), high - 1), low)
+                guess = max(min(int64((place - float64(edges[0])) * scale), high - 1), low)
                 if place >= edges[guess]:
                     low = guess
                     if place < edges[guess + 1]:
@@ -169,7 +185,7 @@ def bin_kernel(dtype: np.dtype[Any], lift: Any, is_shared: bool, has_edges: bool
             cuda.syncthreads()
         scale = float64(0)
         if has_edges:
-            width = edges[bins] - edges[0]
+            width = float64(edges[bins]) - float64(edges[0])
             scale = bins / width if width > 0 else 0.0
         step = cuda.gridsize(1)
         for first in range(cuda.grid(1), x.shape[0], TOGETHER * step):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from numbasync.algorithms import reductions
-from numbasync.algorithms.launches import Launches
-from numbasync.algorithms.operation import Algorithm, Number, contiguous
-from numbasync.algorithms.operators import BOOL, F64, I64, U8, named, wide
+from numbasync.algorithms import cub
+from numbasync.algorithms.launches import Array, Launches
+from numbasync.algorithms.operation import Algorithm, InTwoParts
+from numbasync.algorithms.operators import BOOL, F32, F64, I64, U8, named, operator_of, wide
+from numbasync.algorithms.prefix import Prefix, put_filled
 from numbasync.algorithms.reduce_kernels import THREADS
-from numbasync.algorithms.scans import scan_rows
+from numbasync.algorithms.reductions import put_reduction
+from numbasync.algorithms.scans import put_scan
 from numbasync.algorithms.select_kernels import (
     MARKS,
     SHARED_BINS,
@@ -24,48 +27,16 @@ from numbasync.algorithms.select_kernels import (
     search_kernel,
 )
 from numbasync.algorithms.sort_kernels import bits_of
-from numbasync.algorithms.sorts import Pair, check_ordered, sort
+from numbasync.algorithms.sorts import Pair, check_ordered, last_of, put_sort, sort
 from numbasync.arguments import as_whole, check_bool, check_whole, is_one_of, shown
 from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync.layout import Shape
 from numbasync.ops.constructors import zip
 from numbasync.ops.op import DeviceOp
-from numbasync.tensors.create import empty, from_host, zeros
+from numbasync.tensors.create import empty, zeros
 from numbasync.tensors.tensor import Tensor
 
 BLOCKS = 1024  # of a count: each block adds its bins to the result
-
-
-class Prefix(NamedTuple):
-    """Elements whose number only the device knows: the first ``extent[0]`` of `elements`, which is
-    as long as all that there could be; `extent` has one int64. What is behind them is not written.
-
-    A kernel takes it as one parameter, and reads the number where it is.
-
-    Examples:
-        >>> @na.launcher
-        ... @cuda.jit
-        ... def double(z: na.KernelOutput, chosen: na.KernelInput):
-        ...     i = cuda.grid(1)
-        ...     if i < chosen.extent[0]:
-        ...         z[i] = 2 * chosen.elements[i]
-        >>> x = np.array([3, 8, 1, 9])
-        >>> chosen = await na.algorithms.select(x, x > 2, on_device=True)
-        >>> result = await double(na.zeros(4, np.int64), chosen)
-        >>> await result.z.to_host(), await chosen.length()
-        (array([ 6, 16, 18,  0]), 3)
-    """
-
-    elements: Tensor
-    extent: Tensor
-
-    def length(self) -> DeviceOp[int]:
-        """An operation that brings the number of elements."""
-        return self.extent.item()
-
-    def trimmed(self) -> DeviceOp[Tensor]:
-        """An operation that awaits the number, and gives a view of so many elements."""
-        return Number(self.extent, "trimmed").map(lambda count: self.elements[:count])
 
 
 @overload
@@ -93,7 +64,8 @@ def select(x: Any, mask: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         array([3, 8, 9])
     """
     stays = check_bool(on_device, "on_device of select")
-    return Algorithm("select", x, partial(_plan_select, stays), mask)
+    plan = partial(_plan_select, stays)
+    return Algorithm("select", x, plan, mask, of_prefix=_plan_select_prefix)
 
 
 @overload
@@ -117,7 +89,8 @@ def unique(x: Any, *, on_device: bool = False) -> DeviceOp[Any]:
         array([1, 2, 3])
     """
     stays = check_bool(on_device, "on_device of unique")
-    return Algorithm("unique", x, partial(_plan_unique, stays))
+    plan = partial(_plan_unique, stays)
+    return Algorithm("unique", x, plan, of_prefix=_plan_unique_prefix)
 
 
 def searchsorted(a: Any, x: Any, side: str = "left") -> DeviceOp[Tensor]:
@@ -167,7 +140,21 @@ def histogram(x: Any, bins: Any = 10, range: Any = None) -> DeviceOp[Pair]:
         >>> await counts.to_host(), await edges.to_host()
         (array([2, 2, 2, 2]), array([0., 2., 4., 6., 8.], dtype=float32))
     """
-    return Algorithm("histogram", x, partial(_plan_histogram, bins, range))
+    if as_whole(bins) is not None:
+        return Algorithm("histogram", x, partial(_plan_histogram, bins, range))
+    if range is not None:
+        raise CallerError(
+            f"histogram(bins={shown(bins)}, range={shown(range)}): a range is of a number of bins; "
+            "beside edges leave it out."
+        )
+    if isinstance(bins, str):
+        raise CallerError(
+            f"histogram(bins={shown(bins)}): NumPy's rules look at all elements; write how many "
+            "bins, or their edges."
+        )
+    edges = _edges_of(bins, None, []).copy()
+    compared = [] if edges.dtype in (F32, F64) else [edges.astype(F64)]
+    return Algorithm("histogram", x, partial(_plan_counts), edges, *compared)
 
 
 def bincount(x: Any, minlength: int = 0) -> DeviceOp[Tensor]:
@@ -190,39 +177,45 @@ def bincount(x: Any, minlength: int = 0) -> DeviceOp[Tensor]:
     return Algorithm("bincount", x, partial(_plan_bincount, least))
 
 
-def _flat(x: Tensor) -> DeviceOp[Tensor]:
-    return contiguous(x).reshape(-1)
-
-
-def _least_and_most(x: Tensor, name: str) -> DeviceOp[tuple[Any, ...]]:
-    return zip(*(f(x).then(lambda t: Number(t, name)) for f in (reductions.min, reductions.max)))
-
-
 def _blocks(n: int) -> int:
     return -(-n // THREADS)
 
 
-def _kept(name: str, stays: bool, x: Tensor, mask: Tensor) -> DeviceOp[Any]:
-    """The elements of one axis, not empty, where `mask` is true; `name` is the function's."""
-    chunks = -(-len(x) // MARKS)
-    counted = empty(chunks, I64).then(
-        lambda z: count_marked[chunks, THREADS](z, mask).map(lambda _: z.reshape((1, -1, 1)))
-    )
-    counted = counted.then(lambda z: scan_rows(named("sum", I64), z)).reshape(-1)
+def _put_marks(launches: Launches, mask: Array) -> Array:
+    """Put the count of the marks of one axis, not empty, behind the launches: how many there are up
+    to the end of each chunk.
+    """
+    (n,) = mask.shape
+    chunks = -(-n // MARKS)
+    counts = launches.empty((chunks,), I64)
+    launches.launch(count_marked[chunks, THREADS], counts, mask)
+    if chunks == 1:
+        return counts
+    return put_scan(launches, named("sum", I64), counts.reshape((1, chunks, 1))).reshape((chunks,))
 
-    def write(ends: Tensor) -> DeviceOp[Any]:
-        if stays:
-            return zip(pack(ends, len(x)), ends[-1:].dup()).map(lambda pair: Prefix(*pair))
-        return Number(ends[-1:], name).then(lambda count: pack(ends, count))
 
-    def pack(ends: Tensor, count: int) -> DeviceOp[Tensor]:
-        if not count:
-            return empty(0, x.dtype)
-        return empty(count, x.dtype).then(
-            lambda z: keep_marked[chunks, THREADS](z, x, mask, ends).map(lambda _: z)
-        )
+def _put_marked(
+    launches: Launches, name: str, stays: bool, x: Array, mask: Array
+) -> Launches | Callable[..., DeviceOp[Any]]:
+    """Put the selection of the elements of one axis, not empty, behind the launches: what builds
+    it. `name` is the function's.
+    """
+    ends = _put_marks(launches, mask)
+    (chunks,) = ends.shape
+    keep = keep_marked[chunks, THREADS]
+    count = ends.part(chunks - 1, (1,))
+    if stays:
+        z = launches.empty(x.shape, x.dtype)
+        launches.launch(keep, z, x, mask, ends)
+        launches.give(z, count, kind=Prefix)
+        return launches
+    launches.give(count, x, mask, ends)
 
-    return counted.then(write)
+    def pack(count: int, *arrays: Tensor) -> DeviceOp[Tensor]:
+        made = empty(count, x.dtype)
+        return made.then(lambda z: keep(z, *arrays).map(lambda _: z)) if count else made
+
+    return lambda *tensors: InTwoParts(name, launches, tensors, pack)
 
 
 def _none(stays: bool, dtype: np.dtype[Any]) -> DeviceOp[Any]:
@@ -235,31 +228,79 @@ def _none(stays: bool, dtype: np.dtype[Any]) -> DeviceOp[Any]:
 def _plan_select(
     stays: bool, shape: Shape, dtype: np.dtype[Any], mask_shape: Shape, mask_dtype: np.dtype[Any]
 ) -> Any:
+    _check_mask(shape, mask_shape, mask_dtype)
+    if not math.prod(shape):
+        return lambda *_: _none(stays, dtype)
+    launches = Launches((shape, dtype), (shape, mask_dtype))
+    x, mask = (array.reshape((math.prod(shape),)) for array in launches.operands)
+    return _put_marked(launches, "select", stays, x, mask)
+
+
+def _check_mask(shape: Shape, mask_shape: Shape, mask_dtype: np.dtype[Any]) -> None:
     if shape != mask_shape:
         raise ShapeError(f"select of shape {shape} by a mask of shape {mask_shape}: write one.")
     if mask_dtype != BOOL:
         raise DTypeError(f"select by a mask of {mask_dtype}: write one of bool, as x > 0 gives it.")
-    if not math.prod(shape):
+
+
+def _plan_select_prefix(
+    stays: bool, shape: Shape, dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any],
+    mask_shape: Shape, mask_dtype: np.dtype[Any],
+) -> Any:  # fmt: skip
+    _check_mask(shape, mask_shape, mask_dtype)
+    if not shape[0]:
         return lambda *_: _none(stays, dtype)
-    return lambda x, mask: zip(_flat(x), _flat(mask)).then(
-        lambda pair: _kept("select", stays, *pair)
-    )
+    launches = Launches((shape, dtype), (one, whole), (shape, mask_dtype))
+    x, extent, mask = launches.operands
+    return _put_marked(launches, "select", stays, x, put_filled(launches, mask, extent, False))
+
+
+def _plan_unique_prefix(
+    stays: bool, shape: Shape, dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any]
+) -> Any:
+    check_ordered("unique", dtype)
+    if not shape[0]:
+        return lambda *_: _none(stays, dtype)
+    launches = Launches((shape, dtype), (one, whole))
+    x, extent = launches.operands
+    filled = put_filled(launches, x, extent, last_of(dtype, False)).reshape((1, *shape))
+    keys, _ = put_sort(launches, False, "none", filled, filled, dtype, shape[0])
+    return _put_changes(launches, stays, keys.reshape(shape), extent)
 
 
 def _plan_unique(stays: bool, shape: Shape, dtype: np.dtype[Any]) -> Any:
     check_ordered("unique", dtype)
     if not math.prod(shape):
         return lambda _: _none(stays, dtype)
-    kernel = change_kernel(dtype)
-
-    def mark(x: Tensor) -> DeviceOp[Any]:
-        bits = x.reinterpret(bits_of(dtype))
-        marked: DeviceOp[Tensor] = empty(x.shape, BOOL).then(
-            lambda z: kernel[_blocks(len(x)), THREADS](z, bits).map(lambda _: z)
+    n = math.prod(shape)
+    if n >= cub.LEAST:  # which CUB may sort
+        return lambda x: sort(x, None).then(
+            lambda t: Algorithm("unique", t, partial(_plan_sorted, stays))
         )
-        return marked.then(lambda mask: _kept("unique", stays, x, mask))
+    launches = Launches((shape, dtype))
+    row = launches.operands[0].reshape((1, n))
+    keys, _ = put_sort(launches, False, "none", row, row, dtype, n)
+    return _put_changes(launches, stays, keys.reshape((n,)))
 
-    return lambda x: sort(x, None).then(mark)
+
+def _plan_sorted(stays: bool, shape: Shape, dtype: np.dtype[Any]) -> Any:
+    launches = Launches((shape, dtype))
+    return _put_changes(launches, stays, launches.operands[0])
+
+
+def _put_changes(launches: Launches, stays: bool, x: Array, extent: Array | None = None) -> Any:
+    """Put the selection of the first of equal neighbours behind the launches: what builds it.
+
+    Args:
+        extent: has how many elements there are; None: all.
+    """
+    n, dtype = x.shape[0], x.dtype
+    mask = launches.empty((n,), BOOL)
+    kernel = change_kernel(dtype)
+    launches.launch(kernel[_blocks(n), THREADS], mask, x.reinterpret(bits_of(dtype)))
+    if extent is not None:
+        mask = put_filled(launches, mask, extent, False)
+    return _put_marked(launches, "unique", stays, x, mask)
 
 
 def _plan_search(
@@ -288,35 +329,56 @@ def _plan_histogram(bins: Any, outer: Any, shape: Shape, dtype: np.dtype[Any]) -
     check_ordered("histogram", dtype)
     n = math.prod(shape)
     numbers = U8 if dtype == BOOL else dtype if dtype.kind in "iu" else wide(dtype)
-    if as_whole(bins) is None and outer is not None:
-        raise CallerError(
-            f"histogram(bins={shown(bins)}, range={shown(outer)}): a range is of a number of bins; "
-            "beside edges leave it out."
-        )
+    if outer is not None or not n:
+        launches = Launches((shape, dtype))
+        edges = launches.constant(_edges_of(bins, outer, np.empty(0, numbers)))
+        launches.give(_put_counts(launches, launches.operands[0], edges), edges)
+        return launches
+    _edges_of(bins, None, [0, 1])  # checks the bins
 
-    def edges_of(least_and_most: Any) -> np.ndarray[Any, Any]:
-        try:
-            return np.histogram_bin_edges(np.array(least_and_most, numbers), bins, outer)
-        except (TypeError, ValueError) as error:
-            raise CallerError(
-                f"histogram(bins={shown(bins)}, range={shown(outer)}): {error}"
-            ) from None
+    def count(low: Any, high: Any, x: Tensor) -> DeviceOp[Pair]:
+        edges = _edges_of(bins, None, np.array([low, high], numbers))
+        return Algorithm("histogram", x, partial(_plan_counts), edges)
 
-    def count(x: Tensor, edges: np.ndarray[Any, Any]) -> DeviceOp[Pair]:
-        compared = zip(from_host(edges), from_host(edges.astype(F64)))
-        return compared.then(
-            lambda both: _counted(x, len(edges) - 1, both[1]).map(lambda z: (z, both[0]))
-        )
+    return _least_and_most("histogram", shape, dtype, count)
 
-    if as_whole(bins) is None or outer is not None or not n:
-        known = edges_of([])
-        return lambda x: _flat(x).then(lambda flat: count(flat, known))
-    edges_of([0, 1])  # checks the bins
 
-    def between(flat: Tensor) -> DeviceOp[Pair]:
-        return _least_and_most(flat, "histogram").then(lambda pair: count(flat, edges_of(pair)))
+def _edges_of(bins: Any, outer: Any, elements: Any) -> np.ndarray[Any, Any]:
+    """NumPy's edges of bins of these elements."""
+    try:
+        return np.histogram_bin_edges(elements, bins, outer)
+    except (TypeError, ValueError) as error:
+        raise CallerError(f"histogram(bins={shown(bins)}, range={shown(outer)}): {error}") from None
 
-    return lambda x: _flat(x).then(between)
+
+def _plan_counts(
+    shape: Shape, dtype: np.dtype[Any], edges: Shape, edges_dtype: np.dtype[Any], *wide: Any
+) -> Launches:
+    """The launches of a tensor of this shape and dtype, and of edges; `wide` is of these edges as
+    float64, where they are no floats of 32 or 64 bits.
+    """
+    check_ordered("histogram", dtype)
+    operands = [(shape, dtype), (edges, edges_dtype), (edges, F64)]
+    launches = Launches(*operands[: 3 if wide else 2])
+    x, given, *_ = launches.operands
+    launches.give(_put_counts(launches, x, launches.operands[-1]), given)
+    return launches
+
+
+def _least_and_most(
+    name: str, shape: Shape, dtype: np.dtype[Any], follow: Callable[..., DeviceOp[Any]]
+) -> Callable[..., DeviceOp[Any]]:
+    """What builds the operation that awaits the least and the largest element, and goes on as
+    `follow` says, of these and the tensor.
+    """
+    launches = Launches((shape, dtype))
+    (x,) = launches.operands
+    both = launches.empty((2,), dtype)
+    for i, op in enumerate(("min", "max")):
+        row = x.reshape((1, math.prod(shape), 1))
+        put_reduction(launches, operator_of(op, dtype), row, into=both.part(i, (1, 1, 1)))
+    launches.give(both, x)
+    return lambda x: InTwoParts(name, launches, (x,), follow)
 
 
 def _plan_bincount(least: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
@@ -325,27 +387,31 @@ def _plan_bincount(least: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
     if not math.prod(shape):
         return lambda _: zeros(least, I64)
 
-    def up_to(flat: Tensor) -> DeviceOp[Tensor]:
-        return _least_and_most(flat, "bincount").then(
-            lambda pair: counted(flat, int(pair[0]), int(pair[1]))
-        )
-
-    def counted(flat: Tensor, low: int, high: int) -> DeviceOp[Tensor]:
+    def counted(low: int, high: int, x: Tensor) -> DeviceOp[Tensor]:
         if low < 0:
             raise CallerError(f"bincount of {low}: write integers that are not negative.")
-        bins = max(high + 1, least)
-        return _counted(flat, bins, None)
+        return Algorithm("bincount", x, partial(_plan_numbers, max(int(high) + 1, least)))
 
-    return lambda x: _flat(x).then(up_to)
+    return _least_and_most("bincount", shape, dtype, counted)
 
 
-def _counted(x: Tensor, bins: int, edges: Tensor | None) -> DeviceOp[Tensor]:
-    """Counts of one axis in bins, between edges in float64 or of whole numbers."""
-    kernel = bin_kernel(x.dtype, named("max", x.dtype).lift, bins <= SHARED_BINS, edges is not None)
+def _plan_numbers(bins: int, shape: Shape, dtype: np.dtype[Any]) -> Launches:
+    launches = Launches((shape, dtype))
+    launches.give(_put_counts(launches, launches.operands[0], None, bins))
+    return launches
+
+
+def _put_counts(launches: Launches, x: Array, edges: Array | None, bins: int = 0) -> Array:
+    """Put the counts of elements in bins behind the launches: of those between edges, or of whole
+    numbers below `bins`.
+    """
+    bins = bins if edges is None else edges.shape[0] - 1
     n = math.prod(x.shape)
-    if not n:
-        return zeros(bins, I64)
-    blocks = min(-(-n // (16 * THREADS)), BLOCKS)
-    return zeros(bins, I64).then(
-        lambda z: kernel[blocks, THREADS](z, x, x if edges is None else edges).map(lambda _: z)
-    )
+    counts = launches.full((bins,), 0, I64)
+    if n:
+        lift = named("max", x.dtype).lift
+        kernel = bin_kernel(x.dtype, lift, bins <= SHARED_BINS, edges is not None)
+        blocks = min(-(-n // (16 * THREADS)), BLOCKS)
+        row = x.reshape((n,))
+        launches.launch(kernel[blocks, THREADS], counts, row, row if edges is None else edges)
+    return counts

@@ -76,19 +76,19 @@ def pass_each(dtype: np.dtype[Any]) -> int:
 def ordered(dtype: np.dtype[Any], descending: bool) -> Any:
     """The device function from an element's bits to unsigned bits in the order of the elements."""
     kind = numba_type(bits_of(dtype))
-    every = kind((1 << 8 * dtype.itemsize) - 1)
-    sign = kind(1 << 8 * dtype.itemsize - 1)
+    # By their signed values: numba-cuda-mlir has no constants from 2**63 on.
+    every, sign = -1, -(1 << 8 * dtype.itemsize - 1)
     rest = kind((1 << 8 * dtype.itemsize - 1) - 1)
     zero = kind(0)
-    flip = every if descending else zero
+    flip = every if descending else 0
 
     @cuda.jit(device=True)
     def of_unsigned(bits: Any) -> Any:
-        return kind(bits ^ flip)
+        return kind(bits ^ kind(flip))
 
     @cuda.jit(device=True)
     def of_signed(bits: Any) -> Any:
-        return kind(kind(bits ^ sign) ^ flip)
+        return kind(kind(bits ^ kind(sign)) ^ kind(flip))
 
     if not dtypes.is_float(dtype):
         return of_signed if dtype.kind == "i" else of_unsigned
@@ -97,12 +97,12 @@ def ordered(dtype: np.dtype[Any], descending: bool) -> Any:
     @cuda.jit(device=True)
     def of_float(bits: Any) -> Any:
         size = kind(bits & rest)
-        key = kind(bits ^ every) if bits & sign else kind(bits | sign)
+        key = kind(bits ^ kind(every)) if bits & kind(sign) else kind(bits | kind(sign))
         if size == zero:
-            key = sign  # of either zero
+            key = kind(sign)  # of either zero
         if size > infinity:
-            key = every  # each NaN, behind all others
-        return kind(key ^ flip)
+            key = kind(every)  # each NaN, behind all others
+        return kind(key ^ kind(flip))
 
     return of_float
 

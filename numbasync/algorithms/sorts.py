@@ -14,6 +14,7 @@ from numbasync.algorithms.launches import Array, Launches
 from numbasync.algorithms.look_back import words_of_row
 from numbasync.algorithms.operation import Algorithm, contiguous, one_axis, permuted
 from numbasync.algorithms.operators import BOOL, I64, U64
+from numbasync.algorithms.prefix import Prefix, put_filled
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.scan_kernels import each_of, scan_block
 from numbasync.algorithms.sort_kernels import (
@@ -139,7 +140,35 @@ def _sorting(
     name: str, x: Any, axis: Any, descending: Any, values: str, *given: Any
 ) -> DeviceOp[Any]:
     down = check_bool(descending, f"descending of {name}")
-    return Algorithm(name, x, partial(_plan, name, axis, down, values, None), *given)
+    plan = partial(_plan, name, axis, down, values, None)
+    return Algorithm(name, x, plan, *given, of_prefix=None if given else _plan_prefix)
+
+
+def last_of(dtype: np.dtype[Any], descending: bool) -> Any:
+    """An element that no other one comes after."""
+    if dtypes.has_nan(dtype):
+        return -math.inf if descending else math.nan
+    if dtype == BOOL:
+        return not descending
+    return getattr(np.iinfo(dtype), "min" if descending else "max")
+
+
+def _plan_prefix(
+    name: str, axis: Any, descending: bool, values: str, _most: None, shape: Shape,
+    dtype: np.dtype[Any], one: Shape, whole: np.dtype[Any],
+) -> Launches:  # fmt: skip
+    """The launches that sort a prefix: of equal elements, those behind its end come last."""
+    check_ordered(name, dtype)
+    if axis is not None:
+        one_axis(name, axis, 1)
+    launches = Launches((shape, dtype), (one, whole))
+    x, extent = launches.operands
+    if shape[0]:
+        x = put_filled(launches, x, extent, last_of(dtype, descending)).reshape((1, *shape))
+        pair = put_sort(launches, descending, values, x, x, I64, shape[0])
+        x = pair[values == "places"].reshape(shape)
+    launches.give(x, extent, kind=Prefix)
+    return launches
 
 
 def check_ordered(name: str, dtype: np.dtype[Any]) -> None:

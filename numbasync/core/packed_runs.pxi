@@ -79,16 +79,23 @@ cdef class PackedRun:
         cdef object backend = get(device, Device_backend), x, storage, spec, value, nbytes
         cdef Lock lock = get(device, Device_submit_lock)
         cdef int64_t areas[AREAS]
-        cdef int i, n = self.operands
-        cdef list made = [], records = []
+        cdef int i, copied = 0, n = self.operands
+        cdef list made = [], records = [], blocks = []
         if pool is None:
             pool = get(device, Device__pool)
             if pool is None:
                 pool = device.pool
-        for spec, _ in self.made:
+        for spec, value in self.made:
             storage = new_storage(pool, get(spec, ArraySpec_nbytes))
             if storage is None:
                 return 0
+            if type(value) is ndarray:
+                block = backend.host_block(get(spec, ArraySpec_nbytes))
+                if block is None:
+                    return 0
+                if not try_copy(value, spec, block, get(spec, ArraySpec_nbytes)):
+                    return 2
+                blocks.append(block)
             if not isa(storage, Storage) or not isa(get(storage, Storage_memory), CudaMemory):
                 return 2
             made.append(storage)
@@ -128,14 +135,19 @@ cdef class PackedRun:
                 put(storage, Storage_writer, submission)
             for i in range(self.operands):
                 record_reader(storages[i], stream, submission)
-            keep(submission, storages[:])
+            keep(submission, storages + blocks)
             names = get(submission, Submission_launched)
             put(submission, Submission_launched, names + self.names)  # a fault's message lists them
             for i in range(<int>PyTuple_GET_SIZE(self.made)):
                 spec, value = self.made[i]
                 nbytes = get(spec, ArraySpec_nbytes)
                 put(submission, Submission_nbytes, get(submission, Submission_nbytes) + nbytes)
-                if value is not None and not try_fill(calls, made[i], value, nbytes):
+                if type(value) is ndarray:
+                    copy_block(calls, made[i], blocks[copied], nbytes, True)
+                    copied += 1
+                    note_copied(submission, nbytes)
+                    put(submission, Submission_nbytes, get(submission, Submission_nbytes) + nbytes)
+                elif value is not None and not try_fill(calls, made[i], value, nbytes):
                     x = new_tensor(device, made[i], spec)
                     filled = queue.fill(x.handle, value, get(submission, Submission_queue))
                     put(submission, Submission_queue, filled)

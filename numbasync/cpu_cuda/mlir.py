@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -36,12 +34,14 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
 def _registering(own: Callable[..., Any]) -> Callable[..., Any]:
     """`numba_cuda_mlir.extending.register_jitable`, of functions that kernels call here, too."""
 
+    def known(function: Any) -> Any:
+        is_its_own = mlir_kernels.belongs(function)  # the package registers some itself
+        return function if is_its_own else mlir_kernels.call_in_kernels(function)
+
     def register(*functions: Any, **options: Any) -> Any:
-        for function in functions:
-            mlir_kernels.call_in_kernels(function)
         if functions:
-            return own(*functions, **options)
-        return lambda function: own(**options)(mlir_kernels.call_in_kernels(function))
+            return own(*map(known, functions), **options)
+        return lambda function: own(**options)(known(function))
 
     return register
 
@@ -52,14 +52,21 @@ def _overloading(own: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     def register(*of: Any, **options: Any) -> Any:
         def decorate(function: Any) -> Any:
-            if not mlir_kernels.belongs(function):
-                with_meaning = mlir_kernels.with_meaning(function)
-                ours(*map(mlir_kernels.meaning, of), target="cuda")(with_meaning)
+            meant = tuple(map(mlir_kernels.meaning, of))
+            # No value has a type of the program's own for the other package.
+            is_its_own = name != "overload" and not _is_type(meant[0])
+            if not (mlir_kernels.belongs(function) or is_its_own):
+                ours(*meant, target="cuda")(mlir_kernels.with_meaning(function))
             return own(*of, **options)(function)
 
         return decorate
 
     return register
+
+
+def _is_type(value: Any) -> bool:
+    kind = module("types").Type
+    return isinstance(value, kind) or (isinstance(value, type) and issubclass(value, kind))
 
 
 def _resolver(template: Any) -> Callable[[Any, Any], Any]:
@@ -74,11 +81,9 @@ def _of_numba_cuda(name: str) -> Callable[..., Any]:
 
 
 def replacements() -> list[tuple[Any, str, Any]]:
-    """What numba-cuda-mlir has in the place of its own, as (module or class, name, value); nothing
-    where it is not installed. `numba.cuda` uses the CPU device already.
+    """What numba-cuda-mlir has in the place of its own, as (module or class, name, value).
+    `numba.cuda` uses the CPU device already.
     """
-    if PACKAGE not in sys.modules and importlib.util.find_spec(PACKAGE) is None:
-        return []
     other, ours = importlib.import_module(f"{PACKAGE}.cuda"), module("")
     found = mlir_kernels.counterparts()  # of its own names, before they are replaced
     made = [

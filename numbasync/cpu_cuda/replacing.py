@@ -2,21 +2,33 @@
 
 What is replaced stands in the `replacements()` of the other modules: the driver's calls in `host`,
 arrays in `arrays`, kernels and their launches in `launches`, numba-cuda-mlir in `mlir`, `cuda.coop`
-in `launch/cccl_twins.py`. `cuda.to_device` is made of such calls, and stays Numba's own.
+in `launch/cccl_twins.py`, `nvmath.device` in `launch/nvmath_twins.py`. `cuda.to_device` is made of
+such calls, and stays Numba's own. Packages that not every program uses are not imported for that:
+their parts are replaced when a program imports them.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from numbasync.cpu_cuda import host, launches, mlir
 from numbasync.errors import StateError
-from numbasync.launch import cccl_twins
+from numbasync.launch import cccl_twins, nvmath_twins
+from numbasync.launch.mlir_kernels import PACKAGE
 
+# What is replaced as soon as a module is imported.
+_LATER: dict[str, Callable[[], list[tuple[Any, str, Any]]]] = {
+    PACKAGE: mlir.replacements,
+    "cuda.coop": cccl_twins.replacements,
+    **nvmath_twins.REPLACEMENTS,
+}
 _MISSING = object()
 _lock = threading.Lock()
 _replaced: list[tuple[Any, str, Any]] = []  # what is put back, the latest last
@@ -64,16 +76,50 @@ def switch(on: bool) -> None:
                 "\nUnset it: the CPU device takes its place."
             )
         try:
-            for of in (host, launches, mlir, cccl_twins):
-                for home, name, value in of.replacements():
-                    _replaced.append((home, name, vars(home).get(name, _MISSING)))
-                    setattr(home, name, value)
+            for of in (host, launches):
+                _replace(of.replacements())
+            for name, replacements in _LATER.items():
+                if name in sys.modules:
+                    _replace(replacements())
+            sys.meta_path.insert(0, _watcher)
         except BaseException:
             _put_back()
             raise
 
 
+def _replace(replacements: list[tuple[Any, str, Any]]) -> None:
+    for home, name, value in replacements:
+        _replaced.append((home, name, vars(home).get(name, _MISSING)))
+        setattr(home, name, value)
+
+
+class _Watcher(importlib.abc.MetaPathFinder):
+    """Has the other finders find a module of `_LATER`; when it is there, its parts are replaced."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in _LATER:
+            return None
+        others = (f.find_spec(name, path, target) for f in sys.meta_path if f is not self)
+        spec = next((found for found in others if found is not None), None)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            own = loader.exec_module
+
+            def execute(module: Any) -> None:
+                own(module)
+                if module.__name__ == name and is_on():
+                    _replace(_LATER[name]())
+
+            loader.exec_module = execute
+        return spec
+
+
+_watcher = _Watcher()
+
+
 def _put_back() -> None:
+    if _watcher in sys.meta_path:
+        sys.meta_path.remove(_watcher)
     while _replaced:
         home, name, value = _replaced.pop()
         if value is _MISSING:

@@ -96,8 +96,8 @@ _lock = threading.RLock()
 def summary(function: FunctionType) -> Summary:
     """How `function` uses its parameters.
 
-    Functions that call each other are analysed repeatedly until no summary changes, and are cached
-    only then: during the analysis the other functions' summaries may be incomplete.
+    Those that it calls come first. Functions that call each other are analysed repeatedly until no
+    summary counts on one that has changed, and are cached only then.
 
     Raises:
         LauncherError: Numba cannot read the code.
@@ -111,18 +111,18 @@ def summary(function: FunctionType) -> Summary:
 
         def ask(callee: FunctionType) -> Summary:
             cached = _summaries.get(callee)
-            return cached if cached is not None else summaries.setdefault(callee, Summary())
+            if cached is not None:
+                return cached
+            if callee not in summaries:
+                summaries[callee] = Summary()  # for a function that calls itself
+                readers[callee] = _Reader(callee, ask)
+                summaries[callee] = readers[callee].summary()
+            return summaries[callee]
 
         ask(function)
-        while True:
-            changed = False
-            for current, before in list(summaries.items()):
-                if current not in readers:
-                    readers[current] = _Reader(current, ask)
+        while stale := [f for f, reader in readers.items() if not reader.is_current()]:
+            for current in stale:
                 summaries[current] = readers[current].summary()
-                changed |= summaries[current] != before
-            if not changed and len(summaries) == len(readers):
-                break
         _summaries.update(summaries)
         return summaries[function]
 
@@ -191,10 +191,20 @@ class _Reader:
         self._ir = ir
         self._names = read(function)
         self._roots: dict[str, set[Root]] = {}  # what each variable may hold of the parameters
-        self._ask = ask
+        self._ask_for = ask
+        self._asked: dict[FunctionType, Summary] = {}  # what the last summary counts on
         self._harmless = (ir.Del, ir.Print, ir.EnterWith, ir.PopBlock, ir.Terminator)
 
+    def is_current(self) -> bool:
+        """Whether the last summary counts on what is known of other functions now."""
+        return all(self._ask_for(f) == known for f, known in self._asked.items())
+
+    def _ask(self, function: FunctionType) -> Summary:
+        known = self._asked[function] = self._ask_for(function)
+        return known
+
     def summary(self) -> Summary:
+        self._asked.clear()
         statements = self._names.statements
         assigned = [s for s in statements if isinstance(s, self._ir.Assign)]
         changed = True

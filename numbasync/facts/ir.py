@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from numbasync.errors import LauncherError
+from numbasync.facts.assigned_once import assign_once
 from numbasync.facts.callees import is_slice
 from numbasync.facts.source import captured
 
@@ -227,13 +228,27 @@ def read(function: FunctionType) -> Names:
 
 def _read(function: FunctionType) -> Any:
     """Numba's IR, with closures inlined where they are called, and each variable assigned once."""
+    from numba.core import ssa
     from numba.core.compiler import run_frontend
-    from numba.core.ssa import reconstruct_ssa
 
     try:
-        return reconstruct_ssa(run_frontend(function, inline_closures=True))
+        code = _with_inlined_closures(function)
+        code.blocks = assign_once(code.blocks, ssa)
+        return code
     except Exception:  # a closure that cannot be inlined, for example, stays
         try:
             return run_frontend(function)
         except Exception as error:
             raise LauncherError(f"Numba cannot read {function.__name__}: {error}") from error
+
+
+def _with_inlined_closures(function: FunctionType) -> Any:
+    """Numba's `run_frontend` without the lives of variables, which no question is about."""
+    from numba.core import bytecode, inline_closurecall, interpreter, transforms
+    from numba.core.cpu import ParallelOptions
+
+    identity = bytecode.FunctionIdentity.from_function(function)
+    code: Any = interpreter.Interpreter(identity).interpret(bytecode.ByteCode(identity))
+    inline_closurecall.InlineClosureCallPass(code, ParallelOptions(False), {}, False).run()
+    code.blocks = transforms.canonicalize_cfg(code.blocks)
+    return code

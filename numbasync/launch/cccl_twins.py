@@ -17,7 +17,6 @@ Example:
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 import operator
 from collections.abc import Callable
@@ -390,11 +389,7 @@ _OF_WARP = {
 
 
 def replacements() -> list[tuple[Any, str, Any]]:
-    """What `cuda.coop` has in the place of its own, as (module, name, value); nothing where it is
-    not installed.
-    """
-    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.coop") is None:
-        return []
+    """What `cuda.coop` has in the place of its own, as (module, name, value)."""
     of_block, of_warp = (importlib.import_module(f"cuda.coop.{n}") for n in ("block", "warp"))
     return [
         (module, name, known.get(name) or _refusing(name))

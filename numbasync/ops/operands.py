@@ -16,6 +16,8 @@ from numbasync.ops.context import Context
 if TYPE_CHECKING:
     from numbasync.ops.op import DeviceOp
 
+__all__ = ["is_op"]
+
 T = TypeVar("T")
 
 

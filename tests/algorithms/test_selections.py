@@ -206,6 +206,7 @@ def test_a_negative_number_is_not_counted(device: na.Device) -> None:
         (lambda x: algorithms.searchsorted(x[0], x, "middle"), CallerError, "'left' or"),
         (lambda x: algorithms.histogram(x, 0), CallerError, "histogram"),
         (lambda x: algorithms.histogram(x, "auto", 3), CallerError, "leave it out"),
+        (lambda x: algorithms.histogram(x, "auto"), CallerError, "write how many bins"),
         (lambda x: algorithms.histogram(x, 3, (2, 1)), CallerError, "max must be larger"),
         (lambda x: algorithms.histogram(x, [3, 1]), CallerError, "monotonically"),
         (lambda x: algorithms.bincount(x), DTypeError, "write integers"),

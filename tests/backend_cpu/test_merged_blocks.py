@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -116,12 +117,16 @@ def test_what_depends_on_blocks_stays_in_them(body: Any) -> None:
     assert most_merged(body) == 0
 
 
+# One kernel of each, for blocks of whatever size.
+launchers = cache(lambda body: na.launcher(cuda.jit(body)))
+
+
 @pytest.mark.parametrize("body", [copied, copied_by_while, by_thread, by_block, by_extent])
 @pytest.mark.parametrize(("blocks", "threads"), [(1, 1), (7, 33), (64, 32), (13, 1), (2, 1024)])
 def test_any_blocks_copy_alike(body: Any, blocks: int, threads: int) -> None:
     x = np.arange(N, dtype=np.float32)
     z = na.from_host(np.zeros(N, np.float32)).sync()
-    na.launcher(cuda.jit(body))[blocks, threads](z, na.from_host(x).sync()).sync()
+    launchers(body)[blocks, threads](z, na.from_host(x).sync()).sync()
     place = np.arange(N) % (blocks * threads)
     more = {by_thread: place % threads, by_block: place // threads, by_extent: threads}
     np.testing.assert_array_equal(host(z), x + more.get(body, 0))
@@ -140,7 +145,7 @@ def test_an_error_names_the_launchs_block_and_thread() -> None:
     block, thread = divmod((N - 1) % (7 * 32), 32)
     place = rf"block \({block}, 0, 0\), thread \({thread}, 0, 0\).*index {N - 1} "
     with pytest.raises(OutOfBoundsError, match=place):
-        na.launcher(cuda.jit(copied))[7, 32](z, x).sync()
+        launchers(copied)[7, 32](z, x).sync()
 
 
 @pytest.mark.parametrize("parts", [1, 4, 64])

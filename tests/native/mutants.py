@@ -34,9 +34,9 @@ TESTS = [
                  "test_leaks", "test_changes", "test_core_threads", "test_collectives",
                  "test_packing", "test_memory", "test_pools", "test_held_references",
                  "test_lent_arrays", "test_lent_attributes", "test_lent_places",
-                 "test_callers_launch", "ops/test_awaiting", "ops/test_follows_tensors",
-                 "launch/test_homes", "device/test_refused_threads",
-                 "timeline/test_trace")
+                 "test_callers_launch", "test_packed_runs", "ops/test_awaiting",
+                 "ops/test_follows_tensors", "launch/test_homes",
+                 "device/test_refused_threads", "timeline/test_trace")
 ]  # fmt: skip
 
 

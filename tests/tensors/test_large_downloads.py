@@ -17,7 +17,7 @@ from numbasync.tensors import parallel_copy, staging
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used, waited
 from tests.holding import HeldCopies
-from tests.tensors.large_arrays import CHUNK, LARGE, numbers
+from tests.tensors.large_arrays import CHUNK, LARGE, assert_equal, numbers
 
 SIZES = [0, 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 5 * CHUNK + 4097]
 
@@ -40,10 +40,10 @@ async def test_every_byte_arrives(device: na.Device, size: int) -> None:
     array, out = numbers(size), np.zeros(size, np.uint8)
     t = await na.from_host(array)
     assert await na.memcpy(out, t) is out
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
     out[:] = 0
     na.memcpy(out, t).sync()
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
 
 
 LAYOUTS: dict[str, Callable[[], Any]] = {
@@ -60,14 +60,14 @@ async def test_layouts(device: na.Device, layout: str) -> None:
     out = LAYOUTS[layout]()
     t = await na.from_host(array)
     await t.copy_to(out)
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
     if out.base is not None:
         assert np.count_nonzero(out.base) == np.count_nonzero(array)
     p = await na.empty_pitched((1200, 1500), np.float64)
     await p.copy_from(t)
     out[:] = 0
     await p.copy_to(out)
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
 
 
 async def test_the_loop_turns_while_the_array_is_written(
@@ -88,7 +88,7 @@ async def test_the_loop_turns_while_the_array_is_written(
     held.open()
     await task
     assert future.done()
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
     assert threading.get_ident() not in held.threads
 
 
@@ -98,7 +98,7 @@ async def test_gather_waits_for_the_arrays(device: na.Device) -> None:
     outs = [np.zeros(3 * CHUNK, np.uint8) for _ in arrays]
     await na.gather(*(na.memcpy(o, t) for o, t in zip(outs, tensors, strict=True)))
     for out, array in zip(outs, arrays, strict=True):
-        np.testing.assert_array_equal(out, array)
+        assert_equal(out, array)
 
 
 @pytest.mark.parametrize("wait", ["device", "stream", "sync", "await", "done"])
@@ -120,7 +120,7 @@ async def test_whoever_waits_finds_the_array_written(
             await asyncio.sleep(0)
     else:
         await future
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
     await future
 
 
@@ -138,7 +138,7 @@ async def test_a_shared_download_is_there_for_everyone(
 
     monkeypatch.setattr("numbasync.tensors.copies.StagedCopyBack", noting)
     await na.gather(*(copied.schedule(device.new_stream()) for _ in range(3)))
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
     assert made == [False]  # not left to one of the three
 
 
@@ -166,7 +166,7 @@ async def test_who_stops_waiting_does_not_stop_the_work(
         gate.open()
         stream.synchronize()
     # Nobody writes it behind the back of who goes on.
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
     opening.join()
 
 
@@ -180,7 +180,7 @@ async def test_a_later_failure_does_not_undo_the_download(device: na.Device) -> 
     with pytest.raises(KeyError):
         await na.memcpy(out, t).map(fails)
     device.synchronize()
-    np.testing.assert_array_equal(out, array)
+    assert_equal(out, array)
 
 
 async def test_what_fails_at_the_end_is_the_awaiters(

@@ -18,7 +18,7 @@ from numbasync.tensors import parallel_copy
 from numbasync.testing import Gate, settle
 from tests.common import add_one, fresh, used, waited
 from tests.holding import HeldCopies
-from tests.tensors.large_arrays import CHUNK, LARGE, numbers
+from tests.tensors.large_arrays import CHUNK, LARGE, assert_equal, numbers
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 SIZES = [0, 1, LARGE - 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 2 * CHUNK, 9 * CHUNK + 4097]
@@ -31,10 +31,10 @@ SIZES = [0, 1, LARGE - 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 2 * CHUNK, 9 *
 async def test_every_byte_arrives(device: na.Device, size: int) -> None:
     array = numbers(size)
     t = await na.from_host(array)
-    np.testing.assert_array_equal(await t.to_host(), array)
+    assert_equal(await t.to_host(), array)
     other = numbers(size, 1)
     await na.memcpy(t, other)
-    np.testing.assert_array_equal(await t.to_host(), other)
+    assert_equal(await t.to_host(), other)
 
 
 class _Subclass(np.ndarray[Any, Any]): ...
@@ -61,10 +61,10 @@ async def test_layouts_and_types(device: na.Device, layout: str, dtype: Any) -> 
     assert array.nbytes > LARGE
     want = np.array(array, order="C", subok=False)
     t = await na.from_host(array)
-    np.testing.assert_array_equal(await t.to_host(), want)
+    assert_equal(await t.to_host(), want)
     await na.fill(t, 0)
-    np.testing.assert_array_equal(await (await t.copy_from(array)).to_host(), want)
-    np.testing.assert_array_equal(na.from_host(array).to_host().sync(), want)
+    assert_equal(await (await t.copy_from(array)).to_host(), want)
+    assert_equal(na.from_host(array).to_host().sync(), want)
 
 
 async def test_structures(device: na.Device) -> None:
@@ -72,19 +72,19 @@ async def test_structures(device: na.Device) -> None:
     array = np.zeros(200_000, kind)
     array["x"], array["z"] = np.arange(200_000), -np.arange(200_000)
     found = await na.from_host(array[::-1]).to_host()
-    np.testing.assert_array_equal(found["x"], array["x"][::-1])
-    np.testing.assert_array_equal(found["z"], array["z"][::-1])
+    assert_equal(found["x"], array["x"][::-1])
+    assert_equal(found["z"], array["z"][::-1])
 
 
 async def test_rows_at_a_pitch_and_strided_tensors(device: na.Device) -> None:
     array = numbers(900 * 1500).reshape(900, 1500)
     t = await na.empty_pitched((900, 1500), np.uint8)
     await t.copy_from(array)
-    np.testing.assert_array_equal(await t.to_host(), array)
+    assert_equal(await t.to_host(), array)
     whole = await na.zeros((900, 3000), np.uint8)
     await whole[:, ::2].copy_from(array)
     found = await whole.to_host()
-    np.testing.assert_array_equal(found[:, ::2], array)
+    assert_equal(found[:, ::2], array)
     assert not found[:, 1::2].any()
 
 
@@ -197,7 +197,7 @@ async def test_a_copy_that_fails_is_its_operations_error(
     found = device.ring.statistics()
     assert found.in_use == 0 and found.chunks == found.most
     await na.memcpy(t, array)
-    np.testing.assert_array_equal(await t.to_host(), array)
+    assert_equal(await t.to_host(), array)
 
 
 @pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
@@ -221,7 +221,7 @@ async def test_reading_that_fails_is_its_operations_error(
     await settle(device)
     assert device.ring.statistics().in_use == 0
     await na.memcpy(t, array)
-    np.testing.assert_array_equal(await t.to_host(), array)
+    assert_equal(await t.to_host(), array)
 
 
 async def test_there_is_no_memory_for_a_second_copy(device: na.Device) -> None:
@@ -231,7 +231,7 @@ async def test_there_is_no_memory_for_a_second_copy(device: na.Device) -> None:
     try:
         t = await na.zeros(array.shape, np.uint8)
         await na.memcpy(t, array)
-        np.testing.assert_array_equal(await t.to_host(), array)
+        assert_equal(await t.to_host(), array)
         with pytest.raises(OutOfDeviceMemoryError):
             await na.from_host(array)
         del t

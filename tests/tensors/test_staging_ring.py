@@ -16,7 +16,7 @@ from numbasync.device import staging_ring
 from numbasync.device.staging_ring import Ring
 from numbasync.testing import Gate, settle
 from tests.common import waited
-from tests.tensors.large_arrays import CHUNK, LARGE, numbers
+from tests.tensors.large_arrays import CHUNK, LARGE, assert_equal, numbers
 from tests.waiting import begin, eventually
 
 pytestmark = pytest.mark.usefixtures("several_threads")
@@ -42,7 +42,7 @@ async def test_pinned_memory_is_bounded_without_blocking_the_loop(
     assert not task.done()
     assert f"{found.most} of {found.most} chunks" in repr(device.ring)
     gate.open()
-    np.testing.assert_array_equal(await (await task).to_host(), array)
+    assert_equal(await (await task).to_host(), array)
     await settle(device)
     found = device.ring.statistics()
     assert found.refusals == before.refusals
@@ -58,9 +58,9 @@ async def test_a_stuck_stream_holds_up_nobody_for_long(
     await asyncio.sleep(0)
     other = await na.from_host(array).schedule(device.new_stream())
     assert not held.done()
-    np.testing.assert_array_equal(await other.to_host(), array)
+    assert_equal(await other.to_host(), array)
     gate.open()
-    np.testing.assert_array_equal(await (await held).to_host(), array)
+    assert_equal(await (await held).to_host(), array)
 
 
 async def test_the_first_large_upload_locks_all_needed_pages(
@@ -84,7 +84,7 @@ async def test_the_first_large_upload_locks_all_needed_pages(
     held = na.spawn(na.from_host(array), stream)
     assert asked == [made.nbytes]
     gate.open()
-    np.testing.assert_array_equal(await (await held).to_host(), array)
+    assert_equal(await (await held).to_host(), array)
 
 
 def test_threads_that_need_the_ring_share_one(

@@ -13,7 +13,7 @@ from numbasync.device import copy_threads, staging_ring
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used, waited
 from tests.holding import HeldCopies
-from tests.tensors.large_arrays import CHUNK, numbers
+from tests.tensors.large_arrays import CHUNK, assert_equal, numbers
 from tests.waiting import eventually, in_time
 
 pytestmark = pytest.mark.usefixtures("several_threads")
@@ -33,7 +33,7 @@ async def test_the_loop_turns_while_reading_large_arrays(
         await asyncio.sleep(0)
     assert not task.done()
     held.open()
-    np.testing.assert_array_equal(await (await task).to_host(), array)
+    assert_equal(await (await task).to_host(), array)
     assert threading.get_ident() not in held.threads
 
 
@@ -49,7 +49,7 @@ async def test_gather_waits_while_the_loop_turns(
     assert not task.done()
     held.open()
     for t, a in zip(await task, arrays, strict=True):
-        np.testing.assert_array_equal(await t.to_host(), a)
+        assert_equal(await t.to_host(), a)
 
 
 async def test_an_asyncio_future_waits_for_the_copy(
@@ -65,7 +65,7 @@ async def test_an_asyncio_future_waits_for_the_copy(
     assert not future.done()
     held.open()
     await future
-    np.testing.assert_array_equal(array, want)
+    assert_equal(array, want)
     assert threading.get_ident() not in held.threads
 
 
@@ -84,7 +84,7 @@ async def test_an_awaiter_may_change_the_array_at_once(
     array[:] = 7
     gate.open()
     t = await started if isinstance(started, na.DeviceFuture) else started
-    np.testing.assert_array_equal(await t.to_host().schedule(stream), want)
+    assert_equal(await t.to_host().schedule(stream), want)
 
 
 async def test_a_cancelled_waiter_may_change_the_array(
@@ -213,4 +213,4 @@ async def test_a_blocking_thread_ignores_a_held_stream(
     assert na.ones(4).to_host().sync().tolist() == [1] * 4  # behind it in line
     assert device.ring.statistics().refusals > 0
     gate.open()
-    np.testing.assert_array_equal(await (await task).to_host(), array)
+    assert_equal(await (await task).to_host(), array)

@@ -70,7 +70,7 @@ def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.Kern
     for i in range(ty * TILE + tx, WIDE * WIDE, TILE * TILE):
         y = min(max(top + i // WIDE, 0), height - 1)
         x = min(max(left + i % WIDE, 0), width - 1)
-        tile[i // WIDE, i % WIDE] = levels[y, x]
+        tile[i // WIDE, i % WIDE] = float32(levels[y, x])
     cuda.syncthreads()
 
     for row in range(ty, WIDE, TILE):

@@ -139,7 +139,7 @@ def clahe(out: na.KernelOutput, levels: na.KernelInput, tables: na.KernelInput) 
         wide = (out.shape[1] + tables.shape[1] - 1) // tables.shape[1]
         top, bottom, down = part_of(y, high, tables.shape[0])
         left, behind, right = part_of(x, wide, tables.shape[1])
-        level = levels[y, x]
+        level = int64(levels[y, x])
         nw, ne = float32(tables[top, left, level]), float32(tables[top, behind, level])
         sw, se = float32(tables[bottom, left, level]), float32(tables[bottom, behind, level])
         upper = nw + (ne - nw) * right

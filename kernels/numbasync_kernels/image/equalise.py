@@ -108,7 +108,7 @@ def look_up(out: na.KernelOutput, levels: na.KernelInput, table: na.KernelInput)
     """
     x, y = cuda.grid(2)
     if y < out.shape[0] and x < out.shape[1]:
-        out[y, x] = table[levels[y, x]]
+        out[y, x] = table[int64(levels[y, x])]
 
 
 def look_up_reference(

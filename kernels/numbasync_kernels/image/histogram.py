@@ -41,7 +41,7 @@ def histogram(counts: na.KernelOutput, levels: na.KernelInput) -> None:
     own[thread] = 0
     cuda.syncthreads()
     for i in range(cuda.grid(1), levels.shape[0], cuda.gridsize(1)):
-        cuda.atomic.add(own, levels[i], 1)
+        cuda.atomic.add(own, int32(levels[i]), 1)
     cuda.syncthreads()
     if own[thread] > 0:
         cuda.atomic.add(counts, thread, own[thread])

@@ -38,7 +38,7 @@ def load_window(tile: Any, levels: Any, top: Any, left: Any, radius: Any) -> Non
     for i in range(cuda.threadIdx.y * TILE + cuda.threadIdx.x, wide * wide, TILE * TILE):
         y = min(max(top - radius + i // wide, 0), height - 1)
         x = min(max(left - radius + i % wide, 0), width - 1)
-        tile[i // wide, i % wide] = levels[y, x]
+        tile[i // wide, i % wide] = float32(levels[y, x])
 
 
 @cuda.jit(device=True)

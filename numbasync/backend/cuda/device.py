@@ -66,6 +66,7 @@ from numbasync.backend.protocols import (
     Peaks,
     Work,
 )
+from numbasync.compilers import ONLY_MLIR
 from numbasync.errors import CallerError
 from numbasync.memo import Memo
 from numbasync.native import core
@@ -88,6 +89,8 @@ def _limits(p: Any, capability: tuple[int, int]) -> Limits:
     tensor_cores: TensorCores = "warps" if capability >= (8, 0) else "none"
     if capability == (9, 0):  # no other capability has `wgmma`
         tensor_cores = "warpgroups"
+    if ONLY_MLIR:  # which has no code for their operations
+        tensor_cores = "none"
     return Limits(
         p.max_threads_per_block,
         (p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),

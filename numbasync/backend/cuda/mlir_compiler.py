@@ -7,6 +7,7 @@ elements. Numbers are those of numba-cuda, type by type, and members of tuples a
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,9 @@ class MlirKernel:
         self._result = result
         self._cubin = bytes(metadata["cubin"])
         self._code = ObjectCode.from_cubin(self._cubin)
-        self.kernel = self._code.get_kernel(metadata["func_name"])
+        # The name in the code has no part for None, which the name that is told has.
+        entry = re.search(r"\.entry\s+([\w$.]+)", self.ptx())
+        self.kernel = self._code.get_kernel(entry[1] if entry else metadata["func_name"])
         for prepare in metadata.get("setup_callbacks") or ():
             prepare(self._code)  # as its own launch does: the memory of arrays in kernels
 

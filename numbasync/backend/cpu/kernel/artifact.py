@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from llvmlite import binding
-
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu import regions, target
 from numbasync.backend.cpu.kernel import accesses, printing
@@ -79,7 +77,7 @@ def make(
         text = re.sub(r'^declare [^\n]*@"?na\.line"?\([^\n]*\n', "", text, flags=re.M) + lines.text
     try:
         code = regions.build(
-            str(binding.parse_assembly(text)),  # as LLVM writes it
+            text,
             module.name,
             regions.Settings(
                 apart=options.checked or options.debug or everything_apart,

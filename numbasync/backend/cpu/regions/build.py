@@ -14,7 +14,7 @@ from numbasync.backend.cpu.regions.any_blocks import most_merged
 from numbasync.backend.cpu.regions.blocks_code import BlocksCode
 from numbasync.backend.cpu.regions.cut import CutKernel, Level
 from numbasync.backend.cpu.regions.failures import place_lines, write_failures
-from numbasync.backend.cpu.regions.helper_code import CHOOSE, FILL, RECORD
+from numbasync.backend.cpu.regions.helper_code import helpers
 from numbasync.backend.cpu.regions.instructions import without_metadata
 from numbasync.backend.cpu.regions.keep import Kept, plan_kept
 from numbasync.backend.cpu.regions.layout import Layout, lay_out
@@ -84,14 +84,15 @@ def write_module(text: str, name: str, settings: Settings) -> tuple[str, Code]:
     threads = max(MOST_THREADS, merged)
     blocks = BlocksCode(kernel, kept, layout, settings, regions, own)
     states = blocks.write()
+    functions = [
+        *write_run_function(kernel, layout, cooperative, own, threads),
+        *_blocks_function(kernel, layout, blocks, states, settings, cooperative, threads),
+    ]
     lines = [
         *_kept_lines(prepared.rest),
         f"@na.sites = internal constant {_array('i32', _sites(kernel))}",
-        *write_run_function(kernel, layout, cooperative, own, threads),
-        *_blocks_function(kernel, layout, blocks, states, settings, cooperative, threads),
-        CHOOSE,
-        RECORD,
-        FILL,
+        *functions,
+        *helpers(functions),
         *(own.functions() if own is not None else []),
         *_declared_access(prepared.rest, settings),
         *_metadata(blocks, settings),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from numbasync.backend.cpu.record import DIVERGED
 
 ALL = 65536  # added to a barrier's number if every thread that is asked waits there
 FAILED_STATUS = 3
 
-CHOOSE = f"""
+_CHOOSE = f"""
 ; Where those threads go on together: of soft barriers (of warps, of loops) the first at which
 ; anybody waits and whose members are all there; else the one barrier at which all wait who have not
 ; returned. 0: all have returned. -1: they wait at different barriers.
@@ -114,6 +116,9 @@ decided:
   %found = select i1 %ready, i32 %t, i32 %soft_least1
   ret i32 %found
 }}
+"""
+
+_DIVERGED = f"""
 ; The record of threads that do not come to a barrier at which others wait: of the first such one.
 define internal void @na.diverged(ptr %record, ptr %next, i64 %count, i64 %wx, i64 %wy, i64 %bx,
     i64 %by, i64 %bz) noinline cold {{
@@ -161,7 +166,7 @@ end:
 }}
 """
 
-RECORD = (
+_RECORD = (
     """
 define internal void @na.record(ptr %record, i64 %kind, i64 %site, i64 %a, i64 %b, i64 %c,
     i64 %thread, i64 %wx, i64 %wy, i64 %bx, i64 %by, i64 %bz) noinline cold {
@@ -188,7 +193,7 @@ end:
 """
 )
 
-FILL = """
+_FILL = """
 define internal void @na.fill(ptr %places, i64 %base, i64 %count, i32 %value) {
 top:
   br label %loop
@@ -204,3 +209,22 @@ end:
   ret void
 }
 """
+
+# Each comes before those that it calls.
+_FUNCTIONS = {
+    "@na.choose(": _CHOOSE,
+    "@na.diverged(": _DIVERGED,
+    "@na.record(": _RECORD,
+    "@na.fill(": _FILL,
+}
+
+
+def helpers(lines: Iterable[str]) -> list[str]:
+    """The functions that code calls. LLVM would drop the others, after it has simplified them."""
+    code = "\n".join(lines)
+    found: list[str] = []
+    for call, text in _FUNCTIONS.items():
+        if call in code:
+            found.append(text)
+            code += text
+    return found

@@ -39,6 +39,7 @@ from numbasync.backend.cpu.target.functions import (
     flags_of,
 )
 from numbasync.backend.cpu.target.module import I32, KERNEL, Module, Options, types
+from numbasync.backend.cpu.target.quick_passes import quick_passes
 from numbasync.backend.cpu.target.session import Session
 from numbasync.errors import UnsupportedKernelError
 
@@ -96,7 +97,12 @@ def lower(kernel: Any, argument_types: Sequence[Any], options: Options | None = 
 
 @contextlib.contextmanager
 def _compiler_of(session: Session) -> Iterator[TargetContext]:
-    with global_compiler_lock, target_override("cuda"), _context_of(session) as context:
+    with (
+        global_compiler_lock,
+        target_override("cuda"),
+        quick_passes(),
+        _context_of(session) as context,
+    ):
         yield context
 
 

@@ -10,7 +10,6 @@ from numba.cuda.core import (
     compiler_machinery,
     errors,
     postproc,
-    transforms,
     typed_passes,
 )
 from numba.cuda.core import ir as _numba_ir
@@ -233,9 +232,7 @@ _OWN = {_compiler.CUDANativeLowering: _Lowering, _passes.NopythonTypeInference: 
 
 
 class _PassManager(_machinery.PassManager):  # type: ignore[misc, unused-ignore]
-    """Numba's, without timings, and without computing the lives of all variables after each pass:
-    hardly any asks for them.
-    """
+    """Numba's, without timings and checks of its own."""
 
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
@@ -243,14 +240,8 @@ class _PassManager(_machinery.PassManager):  # type: ignore[misc, unused-ignore]
             is_changed = pss.run_initialization(internal_state)
             is_changed |= pss.run_pass(internal_state)
             is_changed |= pss.run_finalizer(internal_state)
-        code = internal_state.func_ir
-        if not (is_changed and _machinery._pass_registry.get(type(pss)).mutates_CFG):
-            return
-        if code.variable_lifetime is None or code.is_generator:
-            postproc.PostProcessor(code).run()
-        else:
-            code.blocks = transforms.canonicalize_cfg(code.blocks)
-            code.variable_lifetime = postproc.VariableLifetime(code.blocks)
+        if is_changed and _machinery._pass_registry.get(type(pss)).mutates_CFG:
+            postproc.PostProcessor(internal_state.func_ir).run()
 
 
 class Compiler(_compiler.CUDACompiler):  # type: ignore[misc, unused-ignore]
