@@ -45,9 +45,10 @@ def test_results_are_rounded_once(device: na.Device, dtype: str) -> None:
     calls: dict[Any, tuple[Any, ...]] = {
         image.resize_bilinear: (), image.resize_area: (), image.resize_bicubic: (),
         image.remap: (ys, xs, image.NEAREST, 0.0), image.gaussian_blur: (weights,),
+        image.box_blur: (1,),
     }  # fmt: skip
     for kernel, more in calls.items():
-        shape = levels.shape if kernel is image.gaussian_blur else (9, 7)
+        shape = levels.shape if kernel in (image.gaussian_blur, image.box_blur) else (9, 7)
         out, exact = na.zeros(shape, kind).sync(), na.zeros(shape).sync()
         kernel(out, levels, *more).sync()
         kernel(exact, levels, *more).sync()
