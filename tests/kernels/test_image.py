@@ -32,6 +32,12 @@ def test_grey_keeps_black_and_white(device: na.Device) -> None:
     out = na.zeros((2, 2), np.uint8).sync()
     image.grey(out.partition(TILE), pixels).sync()
     assert host(out).tolist() == [[0, 0], [255, 255]]
+    wide = np.full((2, 2, 3), [1000, 65535, 40000], np.uint16)
+    levels = na.zeros((2, 2), np.uint16).sync()
+    image.grey(levels.partition(TILE), wide).sync()
+    np.testing.assert_array_equal(host(levels), image.grey_reference(wide))
+    with pytest.raises(LaunchError, match=r"picture\.dtype == out\.dtype"):
+        image.grey(out.partition(TILE), wide).sync()
     with pytest.raises(LaunchError, match=r"picture\.shape\[2\] == 3"):
         image.grey(out.partition(TILE), np.zeros((2, 2, 4), np.uint8)).sync()
 

@@ -10,6 +10,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import LaunchError
 from numbasync_kernels import image
+from numbasync_kernels.fits import dtype_of
 from tests.common import full, host
 from tests.kernels.test_image import picture
 
@@ -34,6 +35,24 @@ def test_resize(device: na.Device, size: tuple[int, int]) -> None:
         want = image.resize_area_reference(levels, size)
         covered = sum(n // m + 2 for n, m in zip(old, size, strict=True))
         assert np.abs(host(out) - want).max() <= (covered + 5) * U * 255
+
+
+@pytest.mark.parametrize("dtype", ["float16", full("bfloat16")])
+def test_results_are_rounded_once(device: na.Device, dtype: str) -> None:
+    levels, kind = picture((20, 30)), dtype_of(dtype)
+    ys, xs = (np.full((9, 7), v, np.float32) for v in (3.25, 4.5))
+    weights = image.gaussian_weights(1.0)
+    calls: dict[Any, tuple[Any, ...]] = {
+        image.resize_bilinear: (), image.resize_area: (), image.resize_bicubic: (),
+        image.remap: (ys, xs, image.NEAREST, 0.0), image.gaussian_blur: (weights,),
+        image.box_blur: (1,),
+    }  # fmt: skip
+    for kernel, more in calls.items():
+        shape = levels.shape if kernel in (image.gaussian_blur, image.box_blur) else (9, 7)
+        out, exact = na.zeros(shape, kind).sync(), na.zeros(shape).sync()
+        kernel(out, levels, *more).sync()
+        kernel(exact, levels, *more).sync()
+        assert host(out).tobytes() == host(exact).astype(kind).tobytes()
 
 
 def test_a_picture_of_its_own_size_stays(device: na.Device) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 import numbasync as na
 from numbasync.kernel_names import cuda, float32
-from numbasync_kernels.fits import FLOAT32, REAL, fits
+from numbasync_kernels.fits import FLOAT32, FLOATS, REAL, fits
 
 TILE = 16  # threads along each side of a block
 RADIUS = 3  # pixels on each side of the centre
@@ -22,7 +22,7 @@ WIDE = TILE + 2 * RADIUS  # the tile with its border
     axes=(1, 0),
     threads=(TILE, TILE),
     preconditions=[
-        *fits("out", 2, FLOAT32),
+        *fits("out", 2, FLOATS),
         *fits("levels", 2, REAL),
         *fits("weights", 1, FLOAT32),
         "levels.shape == out.shape",
@@ -34,7 +34,7 @@ def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.Kern
     """Blur with a separable kernel of 7 taps; beyond the edge, the nearest pixel counts.
 
     Args:
-        out: shape ``(h, w)``, float32.
+        out: shape ``(h, w)``, float16, bfloat16 or float32; a result is rounded to it once.
         levels: shape ``(h, w)``, any real dtype.
         weights: shape ``(7,)``, float32, centre at 3; `gaussian_weights` makes them.
 

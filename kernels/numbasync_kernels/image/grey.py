@@ -8,10 +8,12 @@ import numpy as np
 
 import numbasync as na
 from numbasync.kernel_names import cuda
-from numbasync_kernels.fits import UINT8, fits
+from numbasync_kernels.fits import fits
 
+LEVELS = ("uint8", "uint16")
 FITS = (
-    *fits("out", 2, UINT8), *fits("picture", 3, UINT8), "picture.shape[2] == 3",
+    *fits("out", 2, LEVELS), *fits("picture", 3, LEVELS), "picture.dtype == out.dtype",
+    "picture.shape[2] == 3",
     "picture.shape[0] == out.shape[0] and picture.shape[1] == out.shape[1]",
 )  # fmt: skip
 
@@ -22,10 +24,10 @@ def grey(out: na.KernelOutput, picture: na.KernelInput) -> None:
     """Luma of every pixel: ``(77 R + 150 G + 29 B + 128) // 256``.
 
     Args:
-        out: shape ``(h, w)``, uint8.
-        picture: shape ``(h, w, 3)``, uint8, red first.
+        out: shape ``(h, w)``, uint8 or uint16.
+        picture: shape ``(h, w, 3)``, dtype of `out`, red first.
 
-    Reads 3hw and writes hw bytes. Exact: the weights add up to 256.
+    Reads 3hw and writes hw elements. Exact: the weights add up to 256.
     Source: ITU-R BT.601 luma weights (0.299, 0.587, 0.114), rounded to 1/256.
 
     Examples:
@@ -46,7 +48,7 @@ def grey(out: na.KernelOutput, picture: na.KernelInput) -> None:
 
 
 def grey_reference(picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What `grey` writes, computed by NumPy; shape ``(h, w)``, uint8."""
+    """What `grey` writes, computed by NumPy; shape ``(h, w)``, dtype of `picture`."""
     weights = np.array([77, 150, 29])
     levels: np.ndarray[Any, Any] = (picture.astype(np.int64) @ weights + 128) >> 8
-    return levels.astype(np.uint8)
+    return levels.astype(picture.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 import numbasync as na
 from numbasync.kernel_names import cuda, float32, int64
-from numbasync_kernels.fits import FLOAT32, REAL, fits
+from numbasync_kernels.fits import FLOAT32, FLOATS, REAL, fits
 
 NEAREST, REFLECT, WRAP, CONSTANT = range(4)  # what is beyond the edges
 FAR = 1e9  # pixels, beyond which a place is no place
@@ -43,7 +43,8 @@ def level_at(levels: Any, y: Any, x: Any, border: Any, fill: Any) -> Any:
 @na.launcher(
     axes=(1, 0),
     preconditions=[
-        *fits("out ys xs", 2, FLOAT32),
+        *fits("out", 2, FLOATS),
+        *fits("ys xs", 2, FLOAT32),
         *fits("levels", 2, REAL),
         "levels.shape[0] > 0 and levels.shape[1] > 0",
         "ys.shape == out.shape and xs.shape == out.shape",
@@ -58,7 +59,7 @@ def remap(
     """Each pixel is interpolated linearly at a place of its own: `levels` at ``ys[i], xs[i]``.
 
     Args:
-        out: shape ``(h, w)``, float32.
+        out: shape ``(h, w)``, float16, bfloat16 or float32; a result is rounded to it once.
         levels: any shape but an empty one, any real dtype; computed in float32.
         ys, xs: shape ``(h, w)``, float32: rows and columns; pixel i has its centre at i.
         border: `image.NEAREST`: beyond the edge, the nearest pixel counts; `image.REFLECT`: the

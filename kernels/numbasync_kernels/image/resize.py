@@ -13,11 +13,11 @@ import numpy as np
 
 import numbasync as na
 from numbasync.kernel_names import cuda, float32, int64
-from numbasync_kernels.fits import FLOAT32, REAL, fits
+from numbasync_kernels.fits import FLOATS, REAL, fits
 
 SHARPNESS = float32(-0.75)  # of the cubic polynomial, as other libraries have it
 FITS = (
-    *fits("out", 2, FLOAT32),
+    *fits("out", 2, FLOATS),
     *fits("levels", 2, REAL),
     "levels.shape[0] > 0 and levels.shape[1] > 0",
 )
@@ -76,7 +76,7 @@ def resize_bilinear(out: na.KernelOutput, levels: na.KernelInput) -> None:
     """Each pixel is interpolated linearly between the four whose centres are around its own.
 
     Args:
-        out: shape ``(h, w)``, float32.
+        out: shape ``(h, w)``, float16, bfloat16 or float32; a result is rounded to it once.
         levels: any shape but an empty one, any real dtype; computed in float32.
 
     Reads 4hw elements, most of them from the cache, and writes hw. To make a picture much smaller,
@@ -159,7 +159,8 @@ def resize_bicubic(out: na.KernelOutput, levels: na.KernelInput) -> None:
     """Each pixel is interpolated by cubic polynomials through 4 by 4 pixels around its centre.
 
     Args:
-        out: shape ``(h, w)``, float32. Where levels change abruptly, results go beyond them.
+        out: shape ``(h, w)``, float16, bfloat16 or float32; a result is rounded to it once. Where
+            levels change abruptly, results go beyond them.
         levels: any shape but an empty one, any real dtype; computed in float32.
 
     Reads 16hw elements, most of them from the cache, and writes hw.
@@ -218,7 +219,7 @@ def resize_area(out: na.KernelOutput, levels: na.KernelInput) -> None:
     """Each pixel is the mean of the part of the picture that it covers.
 
     Args:
-        out: shape ``(h, w)``, float32.
+        out: shape ``(h, w)``, float16, bfloat16 or float32; a result is rounded to it once.
         levels: any shape but an empty one, any real dtype; computed in float32.
 
     The mean of all results is that of all levels. Reads each element once or twice and writes hw.

@@ -11,7 +11,7 @@ import numpy as np
 
 import numbasync as na
 from numbasync.kernel_names import cuda, float32
-from numbasync_kernels.fits import FLOAT32, fits
+from numbasync_kernels.fits import FLOATS, fits
 
 TILE = 16  # threads along each side of a block
 MOST = 8  # pixels on each side of the centre, at most
@@ -80,7 +80,7 @@ def most(a: Any, b: Any) -> Any:
 @na.launcher(
     tile=(TILE, TILE), axes=(1, 0), threads=(TILE, TILE),
     preconditions=[
-        *fits("out", 2, FLOAT32), *fits("levels", 2, EXACT), "levels.shape == out.shape",
+        *fits("out", 2, FLOATS), *fits("levels", 2, EXACT), "levels.shape == out.shape",
         "0 <= radius <= 8",
     ],
 )  # fmt: skip
@@ -89,7 +89,7 @@ def box_blur(out: na.KernelOutput, levels: na.KernelInput, radius: int) -> None:
     """The mean of the square around each pixel.
 
     Args:
-        out: shape ``(h, w)``, float32.
+        out: shape ``(h, w)``, float16, bfloat16 or float32.
         levels: shape ``(h, w)``, bool, integers of at most 16 bits, float16 or float32.
         radius: pixels on each side of the centre, 0 to 8.
 

@@ -22,7 +22,7 @@ from numbasync.kernel_names import cuda, from_dtype, int64, uint32, uint64
 
 SECTOR = 32  # bytes, which a GPU reads and writes together
 WIDEST = 8  # bytes of a unit
-WORD = 4  # bytes that a thread reads and writes, of narrower elements
+WORD = 8  # bytes that a thread reads and writes, of narrower elements
 THREADS = 256
 MOVES = 4  # rows under way in a thread
 UNITS: dict[int, np.dtype[Any]] = {
@@ -118,7 +118,7 @@ def _plan(
     if run >= SECTOR:
         rows = before * m * between * n
         lanes = min(32, 1 << (each - 1).bit_length())
-        kernel = runs_kernel(lanes, rows < 2**31)
+        kernel = runs_kernel(word, lanes, rows < 2**31)
         blocks = -(-rows // (THREADS // lanes * MOVES))
         launches.launch(kernel[blocks, (lanes, THREADS // lanes)], z, x, m, between, n, each)
     else:
@@ -143,8 +143,10 @@ def tile_of(
         rows, columns = 16, 16
     elif each > 1:
         rows, columns = 32, 32
+    elif parts > 1:
+        rows, columns = 128, min(32 * parts, 128)
     else:
-        rows, columns = (128, 32 * parts) if unit * parts >= WORD else (64, 64)
+        rows, columns = (128, 32) if unit == WORD else (64, 64)
     area = rows * columns
     down, across = min(rows, 1 << (m - 1).bit_length()), min(columns, 1 << (n - 1).bit_length())
     return (area // across, across) if across < columns else (down, area // down)
@@ -257,13 +259,14 @@ def serial_kernel(down: int, across: int, each: int) -> Any:
 
 
 @cache
-def runs_kernel(lanes: int, is_short: bool) -> Any:
+def runs_kernel(word: np.dtype[Any], lanes: int, is_short: bool) -> Any:
     """The launcher ``(z, x, m, q, n, each)`` of long runs of `each` units, otherwise as
     `tiles_kernel`: `lanes` threads copy some units of `MOVES` runs.
 
     Args:
         is_short: there are less than 2**31 runs, whose numbers are divided in 32 bits.
     """
+    kind = from_dtype(word)
     number_type = uint32 if is_short else uint64
     teams = THREADS // lanes
 
@@ -272,6 +275,7 @@ def runs_kernel(lanes: int, is_short: bool) -> Any:
     def swap_runs(z: na.KernelOutput, x: na.KernelInput, m: int, q: int, n: int, each: int) -> None:
         first = int64(cuda.blockIdx.x) * (teams * MOVES) + cuda.threadIdx.y
         starts = cuda.local.array(MOVES, int64)
+        held = cuda.local.array(MOVES, kind)
         runs = z.shape[0] // each
         for k in range(MOVES):
             run = number_type(min(first + k * teams, runs - 1))
@@ -282,9 +286,12 @@ def runs_kernel(lanes: int, is_short: bool) -> Any:
             before = number_type(more // number_type(n))
             j = int64(number_type(more - number_type(before * number_type(n))))
             starts[k] = (((int64(before) * m + i) * q + layer) * n + j) * each
+        to = first * each
         for unit in range(cuda.threadIdx.x, each, lanes):
+            for k in range(MOVES):  # all loads are under way before the first store
+                held[k] = x[uint64(starts[k] + unit)]
             for k in range(MOVES):
                 if first + k * teams < runs:
-                    z[uint64((first + k * teams) * each + unit)] = x[uint64(starts[k] + unit)]
+                    z[uint64(to + k * teams * each + unit)] = held[k]
 
     return swap_runs
