@@ -23,6 +23,7 @@ from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
+from numbasync.ops.pickling import Recipe, packed
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
@@ -160,6 +161,9 @@ class Algorithm(DeviceOp[T]):
         dtypes.check_dtype(array.dtype)
         return array
 
+    def _recipe(self) -> Recipe:
+        return _unpickled, (self._name, self._plan, self._of_prefix, *packed(self._operands))
+
     def _inner(self) -> Iterable[tuple[str, Any]]:
         return [(f"x{i}" if i else "x", x) for i, x in enumerate(self._operands) if is_op(x)]
 
@@ -196,6 +200,10 @@ class Algorithm(DeviceOp[T]):
     def _describe(self) -> str:
         shown_ = (str(x) if is_op(x) else str(getattr(x, "shape", "")) for x in self._operands)
         return f"{self._name}({', '.join(shown_)})"
+
+
+def _unpickled(name: str, plan: Plan, of_prefix: OfPrefix, x: Any, *more: Any) -> Algorithm[Any]:
+    return Algorithm(name, x, plan, *more, of_prefix=of_prefix)
 
 
 def no_prefix(name: str) -> OperationError:
