@@ -11,8 +11,7 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.algorithms.launches import Launches, enqueue_part, permuted_layout
-from numbasync.algorithms.operators import I64
-from numbasync.algorithms.prefix import Numbers, Prefix
+from numbasync.algorithms.prefix import Numbers, Prefix, check_prefix
 from numbasync.arguments import as_wholes, shown
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
@@ -136,13 +135,7 @@ class Algorithm(DeviceOp[T]):
             return tuple([self._array(x) for x in operands])
         if self._of_prefix is None:
             raise no_prefix(self._name)
-        elements, extent = first
-        if elements.ndim != 1 or extent.shape != (1,) or extent.dtype != I64:
-            raise OperationError(
-                f"{self._name} of a Prefix of {elements!r} with the extent {extent!r}: write "
-                "elements of one axis, and an extent of one int64, as select(..., on_device=True) "
-                "gives them."
-            )
+        check_prefix(first, self._name)
         self._plan = partial(self._of_prefix, *self._plan.args)
         return tuple([self._array(x) for x in (*first, *operands[1:])])
 
