@@ -12,8 +12,7 @@ import numpy as np
 
 from numbasync import dtypes
 from numbasync.algorithms.launches import Launches, enqueue_part, permuted_layout
-from numbasync.algorithms.operators import I64
-from numbasync.algorithms.prefix import Numbers, Prefix
+from numbasync.algorithms.prefix import Numbers, Prefix, check_prefix
 from numbasync.arguments import as_wholes, shown
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
@@ -24,6 +23,7 @@ from numbasync.ops.constructors import value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
+from numbasync.ops.pickling import Recipe, packed
 from numbasync.tensors.create import from_host
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.partition import Partition
@@ -136,13 +136,7 @@ class Algorithm(DeviceOp[T]):
             return tuple([self._array(x) for x in operands])
         if self._of_prefix is None:
             raise no_prefix(self._name)
-        elements, extent = first
-        if elements.ndim != 1 or extent.shape != (1,) or extent.dtype != I64:
-            raise OperationError(
-                f"{self._name} of a Prefix of {elements!r} with the extent {extent!r}: write "
-                "elements of one axis, and an extent of one int64, as select(..., on_device=True) "
-                "gives them."
-            )
+        check_prefix(first, self._name)
         self._plan = partial(self._of_prefix, *self._plan.args)
         return tuple([self._array(x) for x in (*first, *operands[1:])])
 
@@ -160,6 +154,9 @@ class Algorithm(DeviceOp[T]):
         array = plain(x)
         dtypes.check_dtype(array.dtype)
         return array
+
+    def _recipe(self) -> Recipe:
+        return _unpickled, (self._name, self._plan, self._of_prefix, *packed(self._operands))
 
     def _inner(self) -> Iterable[tuple[str, Any]]:
         return [(f"x{i}" if i else "x", x) for i, x in enumerate(self._operands) if is_op(x)]
@@ -213,6 +210,10 @@ class Algorithm(DeviceOp[T]):
     def _describe(self) -> str:
         shown_ = (str(x) if is_op(x) else str(getattr(x, "shape", "")) for x in self._operands)
         return f"{self._name}({', '.join(shown_)})"
+
+
+def _unpickled(name: str, plan: Plan, of_prefix: OfPrefix, x: Any, *more: Any) -> Algorithm[Any]:
+    return Algorithm(name, x, plan, *more, of_prefix=of_prefix)
 
 
 def no_prefix(name: str) -> OperationError:

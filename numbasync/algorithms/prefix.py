@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbasync.algorithms.launches import Array, Launches
+from numbasync.algorithms.operators import I64
 from numbasync.algorithms.reduce_kernels import THREADS
 from numbasync.algorithms.select_kernels import fill_behind
 from numbasync.device.event import Event
-from numbasync.errors import NotAGraphNodeError
+from numbasync.errors import NotAGraphNodeError, OperationError
+from numbasync.extending import describe
 from numbasync.layout import Layout
 from numbasync.memo import Memo
 from numbasync.ops.context import Context
@@ -73,6 +75,24 @@ class Prefix(NamedTuple):
         return _Filled(self, value)
 
 
+def check_prefix(prefix: Prefix, name: str) -> None:
+    """Refuse a prefix that a program has put together of something else than `select` does.
+
+    Raises:
+        OperationError: the elements are no tensor of one axis, or the extent is not one int64.
+    """
+    elements, extent = prefix
+    if (
+        not isinstance(elements, Tensor) or not isinstance(extent, Tensor) or elements.ndim != 1
+        or extent.shape != (1,) or extent.dtype != I64
+    ):  # fmt: skip
+        raise OperationError(
+            f"{name} of Prefix(elements={describe(elements)}, extent={describe(extent)}): write "
+            "tensors, elements of one axis and an extent of one int64, as select(..., "
+            "on_device=True) gives them."
+        )
+
+
 class Numbers(DeviceOp[tuple[Any, ...]]):
     """The elements of a tensor, awaited within an operation, which goes on with them."""
 
@@ -124,9 +144,11 @@ class _Filled(DeviceOp[Tensor]):
     """Copies the elements of a prefix to a new tensor, which has a value behind them."""
 
     def __init__(self, prefix: Prefix, value: Any) -> None:
+        self._unused = False  # a refused operation needs no warning
+        check_prefix(prefix, "filled")
         self._prefix = prefix
-        elements = prefix.elements
-        self._value = element(value, elements.dtype)
+        self._value = element(value, prefix.elements.dtype)
+        self._unused = True
 
     @property
     def home(self) -> Home:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,17 @@ def test_several_launches_take_the_fast_path(
         n = 4500 if len(expected[0]) == 9000 else None  # nothing is written behind these
         for one, other in zip(again, expected, strict=True):
             np.testing.assert_array_equal(one[:n], other[:n])
+
+
+def test_an_operation_is_pickled_without_its_launches(device: na.Device) -> None:
+    x = na.from_host(np.arange(12.0).reshape(3, 4)).sync()
+    for make in (
+        lambda: algorithms.sum(x, axis=1),
+        lambda: algorithms.sum(na.from_host(np.arange(12.0).reshape(3, 4)), axis=1),
+    ):
+        assert host(make()).tolist() == [6, 22, 38]
+        copied = pickle.loads(pickle.dumps(make()))
+        assert host(copied).tolist() == [6, 22, 38]
 
 
 def test_arguments_that_equal_known_ones_are_checked() -> None:

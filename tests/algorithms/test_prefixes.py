@@ -104,6 +104,7 @@ def test_filled(device: na.Device, dtype: str) -> None:
         (lambda p: algorithms.sort_by_key(p, p.elements), "sort_by_key takes no Prefix"),
         (lambda p: algorithms.searchsorted(np.arange(3), p), "searchsorted takes a tensor"),
         (lambda p: algorithms.sum(p._replace(extent=p.elements)), "extent of one int64"),
+        (lambda p: p._replace(elements=None).filled(0), "filled of Prefix"),
     ],
 )
 def test_what_takes_no_prefix(device: na.Device, call: Any, words: str) -> None:
