@@ -245,7 +245,7 @@ def _read(function: FunctionType) -> Any:
 def _with_inlined_closures(function: FunctionType) -> Any:
     """Numba's `run_frontend` without the lives of variables, which no question is about."""
     from numba.core import bytecode, inline_closurecall, interpreter, transforms
-    from numba.core.cpu import ParallelOptions
+    from numba.core.cpu_options import ParallelOptions
 
     identity = bytecode.FunctionIdentity.from_function(function)
     code: Any = interpreter.Interpreter(identity).interpret(bytecode.ByteCode(identity))

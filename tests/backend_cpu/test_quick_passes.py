@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -74,3 +75,17 @@ def test_numba_has_its_own_passes_back() -> None:
     with quick_passes.quick_passes():
         assert names() == [value for *_, value in quick_passes._QUICK]
     assert names() == before
+
+
+@pytest.mark.parametrize(
+    ("emit", "takes"),
+    [
+        (lambda context, builder, signature, args: None, False),
+        (lambda context, builder, signature, args, loc: None, True),
+        (lambda context, *, loc=None: None, True),
+        (functools.wraps(lambda loc: None)(lambda *args: None), True),
+        (functools.partial(lambda loc, args: None, 1), False),
+    ],
+)
+def test_location_is_among_the_parameters(emit: Any, takes: bool) -> None:
+    assert quick_passes.takes_location(emit) is takes

@@ -6,6 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from numbasync.backend.cpu.regions.function_text import Function, parse_module
+from numbasync.backend.cpu.regions.helper_code import helpers
 from numbasync.backend.cpu.regions.instructions import parse_instruction
 from numbasync.backend.cpu.regions.llvm_types import (
     UnknownFormError,
@@ -196,3 +197,12 @@ def test_a_constant_text_in_a_function_is_refused() -> None:
     text = 'define void @f(ptr %p) {\ntop:\n  store [3 x i8] c"a%b", ptr %p\n  ret void\n}'
     with pytest.raises(UnknownFormError, match="constant text"):
         parse_module(text, "f")
+
+
+def test_only_called_helpers_are_written() -> None:
+    assert helpers(["  ret i32 0"]) == []
+    (filled,) = helpers(["  call void @na.fill(ptr %p, i64 0, i64 %n, i32 1)"])
+    assert "define internal void @na.fill(" in filled
+    diverged = helpers(["  call void @na.diverged(ptr %record)"])  # which calls another one
+    assert [text.count("define ") for text in diverged] == [1, 1]
+    assert "define internal void @na.record(" in diverged[1]
