@@ -12,6 +12,9 @@ from typing import Any, NoReturn
 
 from numbasync.errors import AlreadySubmittedError
 
+__all__ = ["Recipe", "packed"]
+
+# What `__reduce__` gives: a function, and its arguments, that build an equal operation.
 Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
