@@ -19,6 +19,7 @@ LENT_: int
 WHOLE_: int
 LITERAL_: int
 MOST_RANKS: int
+MOST_AREAS: int
 METHODS: tuple[str, ...]
 
 def know(cls: _C) -> _C: ...
@@ -118,6 +119,19 @@ class LaunchRecord:
         constants: Sequence[int],
     ) -> None: ...
     def run(self, args: Sequence[Any]) -> int: ...
+
+class PackedRun:
+    def __init__(
+        self,
+        aligned: tuple[bool, ...],
+        made: tuple[Any, ...],
+        views: tuple[tuple[int, int, bytes], ...],
+        launches: tuple[Any, ...],
+        results: tuple[Any, ...],
+        names: tuple[str, ...],
+        in_python: object,
+    ) -> None: ...
+    def enqueue(self, operands: tuple[Any, ...], submission: Any, pool: Any) -> Any: ...
 
 class RanksRecord:
     def __init__(

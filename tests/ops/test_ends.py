@@ -23,8 +23,11 @@ from tests.waiting import LOOPS, begin, in_time, loops
 
 
 def with_finaliser() -> Iterator[type]:
-    """Every class of the package that has one, the CUDA backend's left out."""
-    others = ("cuda",) if importlib.util.find_spec("ray") else ("cuda", ".ray")
+    """Every class of the package that has one; the CUDA backend's are left out, and what needs
+    packages that are not installed.
+    """
+    needed = {"ray": ".ray", "numba_cuda_mlir": ".mlir_models"}
+    others = ["cuda", *(name for of, name in needed.items() if not importlib.util.find_spec(of))]
     for module in pkgutil.walk_packages(na.__path__, "numbasync."):
         if any(part in module.name for part in others) or module.name.endswith("__main__"):
             continue
