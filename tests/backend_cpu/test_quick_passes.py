@@ -89,3 +89,10 @@ def test_numba_has_its_own_passes_back() -> None:
 )
 def test_location_is_among_the_parameters(emit: Any, takes: bool) -> None:
     assert quick_passes.takes_location(emit) is takes
+
+
+def test_what_a_version_lacks_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = [*quick_passes._QUICK, (quick_passes.ssa, "of_another_version", None)]
+    monkeypatch.setattr(quick_passes, "_QUICK", lacking)
+    with quick_passes.quick_passes():
+        assert not hasattr(quick_passes.ssa, "of_another_version")

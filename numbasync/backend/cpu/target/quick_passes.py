@@ -32,15 +32,17 @@ _Typing: Any = target.CUDATypingContext
 
 _describe = postproc.PostProcessor.run
 _uses_and_definitions = analysis.compute_use_defs
-_takes_location = base._has_loc
+_takes_location = getattr(base, "_has_loc", None)
 _type_of_value = _Typing.resolve_value_type
 
 
 @contextlib.contextmanager
 def quick_passes() -> Iterator[None]:
     """Let Numba use what is quick. The caller holds the compiler's lock."""
-    held = [(owner, name, getattr(owner, name)) for owner, name, _ in _QUICK]
-    for owner, name, value in _QUICK:
+    # What a later version has no more takes as long as it takes there.
+    lent = [quick for quick in _QUICK if hasattr(quick[0], quick[1])]
+    held = [(owner, name, getattr(owner, name)) for owner, name, _ in lent]
+    for owner, name, value in lent:
         setattr(owner, name, value)
     try:
         yield
@@ -174,7 +176,7 @@ def takes_location(function: Any) -> bool:
         "__wrapped__",
         "__signature__",
     }:
-        return bool(_takes_location(function))
+        return bool(_takes_location and _takes_location(function))
     code = function.__code__
     return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
