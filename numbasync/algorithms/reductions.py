@@ -229,7 +229,7 @@ def _reduction(
     name: str, x: Any, op: Any, axis: Any, keepdims: Any, ddof: Any = 0, initial: Any = None
 ) -> DeviceOp[Tensor]:
     keep = keepdims if type(keepdims) is bool else check_bool(keepdims, f"keepdims of {name}")
-    free = ddof if ddof == 0 and type(ddof) is int else check_whole(ddof, f"ddof of {name}", 0)
+    free = ddof if type(ddof) is int and ddof == 0 else check_whole(ddof, f"ddof of {name}", 0)
     plan = partial(_plan, name, op, axis, keep, free, initial)
     return Algorithm(name, x, plan, of_prefix=_plan_prefix)
 

@@ -6,15 +6,19 @@ block has and how many elements a thread, is told by the package's own library, 
 needs no GPU; it is the same as for a GPU of compute capability 9.0. What a block computes together
 is made here of plain kernels' code: a barrier, each thread's results, a barrier.
 
-Example:
-    >>> FFT = nvmath.device.FFT(128, np.float32, "c2c", "Block", direction="forward")
-    >>> @cuda.jit
-    ... def transform(z, x):
-    ...     held = cuda.local.array(FFT.storage_size, FFT.value_type)
-    ...     room = cuda.shared.array(0, FFT.value_type)
-    ...     for i in range(FFT.elements_per_thread):
-    ...         held[i] = x[cuda.threadIdx.x + i * FFT.stride]
-    ...     FFT.execute(held, room)
+A program for a GPU, which runs as it is:
+
+    FFT = nvmath.device.FFT(128, np.float32, "c2c", "Block", direction="forward")
+
+    @cuda.jit
+    def transform(z, x):
+        held = cuda.local.array(FFT.storage_size, FFT.value_type)
+        room = cuda.shared.array(0, FFT.value_type)
+        for i in range(FFT.elements_per_thread):
+            held[i] = x[cuda.threadIdx.x + i * FFT.stride]
+        FFT.execute(held, room)
+        for i in range(FFT.elements_per_thread):
+            z[cuda.threadIdx.x + i * FFT.stride] = held[i]
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_what_kernels_know_is_an_operator(device: na.Device, op: Any) -> None:
     assert algorithms.reduce(x, op).item().sync() == reduce(op, x.tolist())
 
 
-def test_the_function_is_named_that_no_kernel_can_call(device: na.Device) -> None:
+def test_a_function_that_cannot_compile_is_named(device: na.Device) -> None:
     with pytest.raises(KernelCompileError, match="reduce by gcd: it takes two numbers"):
         algorithms.reduce(np.arange(3, dtype=np.int32), math.gcd).sync()
 
