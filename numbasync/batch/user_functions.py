@@ -180,6 +180,8 @@ def _operation(
             "numbers, call the function itself."
         )
     device = next((x.device for x in arrays if not isinstance(x, np.ndarray)), None)
+    for x in arrays:
+        element_ops.check_dtype(x.dtype, name)
     batch = CommandBatch(device)
     ids: list[Any] = list(operands)
     for i, x in enumerate(operands):
