@@ -156,7 +156,7 @@ class Named:
     def __call__(self, /, *operands: Array | float, **options: Any) -> DeviceOp[Tensor]:
         """The operation of these operands, as of an `Elementwise`; options are the method's."""
         if any(isinstance(x, BufferId) for x in operands):
-            raise OperationError(f"of ids of a batch, write b.{self.name}(...).")
+            raise OperationError(f"{self.name} of ids of a batch: write b.{self.name}(...).")
         return _operation(
             self.name, lambda batch, ids: getattr(batch, self.name)(*ids, **options), operands
         )
